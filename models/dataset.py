@@ -1,0 +1,243 @@
+"""Training data: features and labels of the trials that succeeded, with the workload that each belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autosched.errors import InvalidInputError
+from autosched.features import FEATURES, SCHEMA, extract, roofline_us
+
+if TYPE_CHECKING:
+    from autosched.record import Record
+    from autosched.sketches.op import Op
+    from autosched.sketches.schedule import Schedule
+    from autosched.sketches.sketch import Sketch
+    from autosched.sketches.target import Target
+
+_LOG = logging.getLogger(__name__)
+
+#: Smallest relative noise of a latency that is believed: clock and power move by more than one run's samples show.
+NOISE_FLOOR = 0.01
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows of successful trials; a schedule that was measured several times is one row.
+
+    Attributes:
+        x: Features, float32 ``[n, F]``.
+        y: log(roofline time / measured time), float64 ``[n]``.
+        spaces: Iteration space of each row, the unit by which data are split.
+        keys: ``Op.key()`` of each row.
+        devices: Name of each row's target.
+        strata: Stratum of each row, empty where none is stated.
+        noise: Standard error of ``y``, float64 ``[n]``.
+        skipped: Successful records that could not be rebuilt by this version.
+        reasons: Those records by reason.
+        failed: Records left out because their trial failed.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.float64]
+    spaces: list[str]
+    keys: list[str]
+    devices: list[str]
+    strata: list[str]
+    noise: NDArray[np.float64]
+    skipped: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    failed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @cached_property
+    def workloads(self) -> list[str]:
+        """What rows are compared within: key and device of each row."""
+        return [f"{key}@{device}" for key, device in zip(self.keys, self.devices, strict=True)]
+
+    @cached_property
+    def groups(self) -> dict[str, NDArray[np.intp]]:
+        """Row numbers of each workload, in order of first appearance."""
+        return group_rows(self.workloads)
+
+    def digest(self) -> str:
+        """SHA-256 of everything that a model learns from, the feature schema included."""
+        sha = hashlib.sha256(SCHEMA.encode())
+        for array in (self.x, self.y, self.noise):
+            sha.update(np.ascontiguousarray(array).tobytes())
+        for names in (self.workloads, self.spaces, self.strata):
+            sha.update("\n".join(names).encode())
+        return sha.hexdigest()
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Dataset:
+        """The rows of that mask or those numbers, in their order."""
+        index = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+
+        def pick(names: list[str]) -> list[str]:
+            return [names[i] for i in index]
+
+        return Dataset(
+            x=self.x[index],
+            y=self.y[index],
+            spaces=pick(self.spaces),
+            keys=pick(self.keys),
+            devices=pick(self.devices),
+            strata=pick(self.strata),
+            noise=self.noise[index],
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[Dataset]) -> Dataset:
+        """The rows of all ``parts``, in order."""
+        reasons: Counter[str] = Counter()
+        for part in parts:
+            reasons.update(part.reasons)
+        return cls(
+            x=np.concatenate([np.empty((0, len(FEATURES)), np.float32), *(p.x for p in parts)]),
+            y=np.concatenate([np.empty(0), *(p.y for p in parts)]),
+            spaces=[s for p in parts for s in p.spaces],
+            keys=[s for p in parts for s in p.keys],
+            devices=[s for p in parts for s in p.devices],
+            strata=[s for p in parts for s in p.strata],
+            noise=np.concatenate([np.empty(0), *(p.noise for p in parts)]),
+            skipped=sum(p.skipped for p in parts),
+            reasons=dict(reasons),
+            failed=sum(p.failed for p in parts),
+        )
+
+    @classmethod
+    def from_records(cls, records: Iterable[Record]) -> Dataset:
+        """The data set of a log's records.
+
+        Only successful trials become rows. Ops, targets and schedules are rebuilt from checked values; records whose
+        op, device or schedule this version does not know are counted in ``skipped``.
+        """
+        successes: dict[tuple[str, str], list[Record]] = {}
+        failed = 0
+        for record in records:
+            if record.measurement.ok:
+                successes.setdefault((record.key, record.device), []).append(record)
+            else:
+                failed += 1
+        data = cls.concat([_workload(rows) for rows in successes.values()])
+        if data.skipped:
+            _LOG.info("%d records could not be rebuilt: %s", data.skipped, data.reasons)
+        return replace(data, failed=failed)
+
+
+def group_rows(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
+    """Row numbers of each distinct name, in order of first appearance."""
+    rows: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        rows.setdefault(name, []).append(i)
+    return {name: np.asarray(index, np.intp) for name, index in rows.items()}
+
+
+def grouped_folds(spaces: Sequence[str], folds: int) -> list[NDArray[np.intp]]:
+    """Row numbers held out by each fold; all rows of a space are in one fold, and folds are of similar size.
+
+    Fewer spaces than ``folds`` make fewer folds.
+
+    Raises:
+        InvalidInputError: ``folds`` is below 2, or there are not two spaces.
+    """
+    groups = group_rows(spaces)
+    if folds < 2 or len(groups) < 2:
+        raise InvalidInputError(f"{folds} folds of {len(groups)} iteration spaces", "at least 2 of each are needed")
+    parts: list[list[NDArray[np.intp]]] = [[] for _ in range(min(folds, len(groups)))]
+    sizes = [0] * len(parts)
+    for space in sorted(groups, key=lambda s: (-len(groups[s]), s)):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(groups[space])
+        sizes[smallest] += len(groups[space])
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def _workload(records: list[Record]) -> Dataset:
+    """The data set of the successful records of one key and device."""
+    from autosched.sketches.builders import build
+    from autosched.sketches.rules import derive
+    from autosched.sketches.schedule import Schedule
+    from autosched.sketches.target import parse_target
+
+    reasons: Counter[str] = Counter()
+    pooled: dict[Schedule, list[Record]] = {}
+    try:
+        op, target = build(records[0].op), parse_target(records[0].device)
+        sketches = derive(op, target)
+    except (InvalidInputError, TypeError) as error:
+        return _nothing({str(error): len(records)})
+    if op.key() != records[0].key:
+        return _nothing({f"key {records[0].key} is not that of its op, {op.key()}": len(records)})
+    for record in records:
+        try:
+            schedule = Schedule.from_json(record.schedule, sketches)
+        except InvalidInputError as error:
+            reasons[error.message] += 1
+            continue
+        pooled.setdefault(schedule, []).append(record)
+    if not pooled:
+        return _nothing(dict(reasons))
+    return _rows(op, target, sketches, pooled, dict(reasons))
+
+
+def _rows(
+    op: Op,
+    target: Target,
+    sketches: tuple[Sketch, ...],
+    pooled: dict[Schedule, list[Record]],
+    reasons: dict[str, int],
+) -> Dataset:
+    from autosched.sketches.schedule import ScheduleBatch
+
+    n = len(pooled)
+    roofline = roofline_us(op, target)
+    samples = [np.concatenate([r.measurement.samples_us for r in rows]) for rows in pooled.values()]
+    return Dataset(
+        x=extract(op, target, ScheduleBatch.of(sketches, list(pooled))),
+        y=np.array([np.log(roofline / np.median(s)) for s in samples]),
+        spaces=[op.iteration_space()] * n,
+        keys=[op.key()] * n,
+        devices=[target.name] * n,
+        strata=[next((r.stratum for r in rows if r.stratum), "") for rows in pooled.values()],
+        noise=np.array([_noise(s, rows) for s, rows in zip(samples, pooled.values(), strict=True)]),
+        skipped=sum(reasons.values()),
+        reasons=reasons,
+    )
+
+
+def _noise(samples: NDArray[np.float64], records: list[Record]) -> float:
+    """Standard error of the log of the pooled median: within passes, between passes, and not below the floor."""
+    within = 1.2533 * _robust_deviation(np.log(samples)) / np.sqrt(len(samples))
+    medians = np.array([np.log(np.median(r.measurement.samples_us)) for r in records])
+    between = 1.2533 * _robust_deviation(medians) / np.sqrt(len(medians))
+    return float(max(NOISE_FLOOR, within, between))
+
+
+def _robust_deviation(values: NDArray[np.float64]) -> float:
+    """Standard deviation estimated from the median absolute deviation."""
+    return float(1.4826 * np.median(np.abs(values - np.median(values))))
+
+
+def _nothing(reasons: dict[str, int]) -> Dataset:
+    return Dataset(
+        x=np.empty((0, len(FEATURES)), np.float32),
+        y=np.empty(0),
+        spaces=[],
+        keys=[],
+        devices=[],
+        strata=[],
+        noise=np.empty(0),
+        skipped=sum(reasons.values()),
+        reasons=reasons,
+    )

@@ -1,0 +1,211 @@
+"""An operator as data: axes, operands with affine access maps, products, an epilogue chain.
+
+Rules, features and generators read this data; none of them reads ``Op.name``, which is there for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+from autosched.errors import InvalidInputError
+from autosched.sketches.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop of the operator.
+
+    Attributes:
+        name: Unique within the op.
+        extent: Number of iterations; for a dynamic axis the size that it is tuned for.
+        kind: ``parallel`` axes index the output, ``reduce`` axes are summed over.
+        dynamic: Whether the extent is known only at run time.
+    """
+
+    name: str
+    extent: int
+    kind: Literal["parallel", "reduce"]
+    dynamic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``sum(coefficient * axis) + const``, one index of a tensor.
+
+    With ``divisor`` d > 1 the index is the value divided by d where ``value % d == 0``, and the element counts as
+    zero elsewhere (the guard of a strided gradient).
+    """
+
+    terms: tuple[tuple[str, int], ...]
+    const: int = 0
+    divisor: int = 1
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes that the index depends on."""
+        return tuple(name for name, _ in self.terms)
+
+    @property
+    def single(self) -> str | None:
+        """The axis that the index is, if it is one axis unchanged."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and self.const == 0 and self.divisor == 1:
+            return self.terms[0][0]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor of the op.
+
+    Attributes:
+        name: Its argument name.
+        dtype: Element type.
+        shape: Extents, outermost first.
+        strides: In elements, one a dimension.
+        index: One affine map a dimension, from axes to the index in that dimension.
+        zero_padded: Whether indices outside ``shape`` read as zero.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    index: tuple[Affine, ...]
+    zero_padded: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.shape) == len(self.strides) == len(self.index):
+            raise InvalidInputError(
+                f"operand {self.name}: shape {self.shape}, strides {self.strides} and {len(self.index)} index maps",
+                "give one stride and one map a dimension",
+            )
+
+    @property
+    def span(self) -> int:
+        """Elements between the first and one past the last, in memory order."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """Names of all axes that index it."""
+        return frozenset(name for expr in self.index for name in expr.axes)
+
+    def stride_of(self, axis: str) -> int:
+        """Elements between neighbours along ``axis`` (0 if it does not index the operand)."""
+        return sum(
+            stride * coefficient
+            for stride, expr in zip(self.strides, self.index, strict=True)
+            for name, coefficient in expr.terms
+            if name == axis
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``accumulator += left * right``, summed over the reduce axes."""
+
+    left: str
+    right: str
+    accumulator: str = "acc"
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueStep:
+    """One step on the accumulator, in fp32 (see ``EPILOGUES`` in ``builders``): a function, or one with an operand."""
+
+    kind: str
+    operand: str | None = None
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator.
+
+    Attributes:
+        name: For people only.
+        axes: All loops.
+        operands: Inputs, the products' first, then the epilogue's.
+        products: What is multiplied and summed into which accumulator.
+        output: The result tensor.
+        epilogue: Steps between accumulator and output.
+        accumulate: Name of the accumulator's type.
+        deterministic: Whether only structures with a fixed order of summation may be used.
+        spec: The builder's name and arguments, JSON-able; ``builders.build(spec)`` makes an equal op.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, ...]
+    products: tuple[Product, ...]
+    output: Operand
+    epilogue: tuple[EpilogueStep, ...] = ()
+    accumulate: str = "fp32"
+    deterministic: bool = False
+    spec: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
+
+    def axis(self, name: str) -> Axis:
+        """The axis called ``name``."""
+        return next(a for a in self.axes if a.name == name)
+
+    def operand(self, name: str) -> Operand:
+        """The input or output called ``name``."""
+        return next(o for o in (*self.operands, self.output) if o.name == name)
+
+    @cached_property
+    def extents(self) -> dict[str, int]:
+        """Extent of every axis by name."""
+        return {a.name: a.extent for a in self.axes}
+
+    @cached_property
+    def flops(self) -> int:
+        """Multiplications and additions of the products, 2 for each point of the iteration space."""
+        return 2 * len(self.products) * prod(a.extent for a in self.axes)
+
+    @cached_property
+    def compulsory_bytes(self) -> tuple[int, int]:
+        """Bytes that must be read at least once and written at least once."""
+        read = sum(prod(o.shape) * o.dtype.bytes for o in self.operands)
+        return read, prod(self.output.shape) * self.output.dtype.bytes
+
+    def iteration_space(self) -> str:
+        """The loops and nothing else: the unit by which data sets are split, whatever dtype, layout or epilogue."""
+        return ".".join(f"{a.name}{a.extent}" for a in self.axes)
+
+    def key(self) -> str:
+        """Readable identity of the kernel: everything that changes it, dynamic axes included, and nothing else.
+
+        It is made from the maps alone, so two builders that mean the same kernel share it.
+        """
+        axes = ",".join(f"{a.name}{'?' if a.dynamic else ''}{a.extent}" for a in self.axes)
+        tensors = ",".join(self._tensor_key(o) for o in (*self.operands, self.output))
+        parts = [axes, tensors]
+        if len(self.products) > 1:
+            parts.append("+".join(f"{p.left}*{p.right}" for p in self.products))
+        if self.epilogue:
+            parts.append("+".join(s.kind for s in self.epilogue))
+        if self.deterministic:
+            parts.append("deterministic")
+        return "/".join(parts)
+
+    def _tensor_key(self, o: Operand) -> str:
+        index = "".join(_affine_key(expr) for expr in o.index)
+        dense = _dense_strides(o.shape)
+        strides = "" if o.strides == dense else "@" + "x".join(map(str, o.strides))
+        return f"{o.name}[{index}]{o.dtype.name}{strides}"
+
+
+def _affine_key(expr: Affine) -> str:
+    if expr.single is not None:
+        return expr.single
+    body = "+".join(name if c == 1 else f"{c}{name}" for name, c in expr.terms)
+    body += f"{expr.const:+d}" if expr.const else ""
+    return f"({body})" + (f"/{expr.divisor}" if expr.divisor > 1 else "")
+
+
+def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
