@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autosched.features.roofline import roofline_us
-from autosched.sketches.knobs import KNOB_NAMES, KNOBS
+from autosched.sketches.knobs import KNOB_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,9 @@ MMA_SYNC_RATE = 0.62
 #: Time between asking for a tile in DRAM and having it, in microseconds (an estimate).
 LOAD_LATENCY_US = 0.6
 
-_FACTS = ("persistent", "tma_store", "subtiled", "workspace", "batch")
+#: What a sketch without the knob does: one part, one piece, one row of tiles, no flattening.
+_WITHOUT = np.array([[0 if name == "flatten" else 1] for name in KNOB_NAMES], np.int32)
+_FACTS = ("persistent", "tma_store", "workspace", "batch")
 _SIZES = ("m", "n", "k")
 
 
@@ -98,9 +100,9 @@ class Columns:
 
     Attributes:
         m, n, k, batch: Extents of the matrix view and the number of matrices.
-        persistent, tma_store, subtiled, workspace: Facts of the row's sketch, 0 or 1.
-        block_m, block_n, block_k, warps, stages, group_m, split_k, flatten, subtile: Knobs; an absent one has its
-            default.
+        persistent, tma_store, workspace: Facts of the row's sketch, 0 or 1.
+        block_m, block_n, block_k, warps, stages, group_m, split_k, flatten, subtile: Knobs; an absent one is
+            1, or 0 for ``flatten``.
         tiles_m, tiles_n: Output tiles along M and N (the last may be partial).
         programs: Work items: output tiles of all matrices times splits.
         k_steps: Steps of the reduction loop of one work item, at least 1.
@@ -119,14 +121,13 @@ class Columns:
         self.index = batch.values[:, 0]
         knobs = batch.values[:, 1:].T
         if knobs.min(initial=0) < 0:
-            defaults = np.array([[KNOBS[name].default] for name in KNOB_NAMES], np.int32)
-            knobs = np.where(knobs < 0, defaults, knobs)
+            knobs = np.where(knobs < 0, _WITHOUT, knobs)
         column: dict[str, Column] = dict(zip(KNOB_NAMES, knobs.astype(np.float32), strict=True))
         self.block_m, self.block_n, self.block_k = column["block_m"], column["block_n"], column["block_k"]
         self.warps, self.stages, self.group_m = column["warps"], column["stages"], column["group_m"]
         self.split_k, self.flatten, self.subtile = column["split_k"], column["flatten"], column["subtile"]
         constant = c.table.take(self.index, axis=1)
-        self.m, self.n, self.k, self.persistent, self.tma_store, self.subtiled, self.workspace, self.batch = constant
+        self.m, self.n, self.k, self.persistent, self.tma_store, self.workspace, self.batch = constant
         self._tile()
         self._resources()
 
@@ -153,7 +154,7 @@ class Columns:
         self.stage_bytes: Column = self.edges * self.block_k * np.float32(c.element)
         held = np.maximum(self.stages - (np.float32(1) - self.wgmma), np.float32(1))
         # A TMA store of a persistent kernel keeps a buffer of its own; otherwise the epilogue reuses the stages.
-        buffer = self.area * np.float32(c.output) * self.tma_store * self.persistent / (np.float32(1) + self.subtiled)
+        buffer = self.area * np.float32(c.output) * self.tma_store * self.persistent / self.subtile
         self.shared: Column = self.stage_bytes * held + buffer
         self.registers: Column = np.minimum(
             self.accumulators + np.float32(REGISTERS_BESIDE_ACCUMULATOR), np.float32(REGISTERS_PER_THREAD)

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import log, sqrt
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -202,10 +204,10 @@ def _rows(
 
     n = len(pooled)
     roofline = roofline_us(op, target)
-    samples = [np.concatenate([r.measurement.samples_us for r in rows]) for rows in pooled.values()]
+    samples = [[s for r in rows for s in r.measurement.samples_us] for rows in pooled.values()]
     return Dataset(
         x=extract(op, target, ScheduleBatch.of(sketches, list(pooled))),
-        y=np.array([np.log(roofline / np.median(s)) for s in samples]),
+        y=np.array([log(roofline / median(s)) for s in samples]),
         spaces=[op.iteration_space()] * n,
         keys=[op.key()] * n,
         devices=[target.name] * n,
@@ -216,17 +218,16 @@ def _rows(
     )
 
 
-def _noise(samples: NDArray[np.float64], records: list[Record]) -> float:
+def _noise(samples: Sequence[float], records: list[Record]) -> float:
     """Standard error of the log of the pooled median: within passes, between passes, and not below the floor."""
-    within = 1.2533 * _robust_deviation(np.log(samples)) / np.sqrt(len(samples))
-    medians = np.array([np.log(np.median(r.measurement.samples_us)) for r in records])
-    between = 1.2533 * _robust_deviation(medians) / np.sqrt(len(medians))
-    return float(max(NOISE_FLOOR, within, between))
+    passes = [log(median(r.measurement.samples_us)) for r in records]
+    return max(NOISE_FLOOR, _error_of_median([log(s) for s in samples]), _error_of_median(passes))
 
 
-def _robust_deviation(values: NDArray[np.float64]) -> float:
-    """Standard deviation estimated from the median absolute deviation."""
-    return float(1.4826 * np.median(np.abs(values - np.median(values))))
+def _error_of_median(values: Sequence[float]) -> float:
+    """Standard error of the median, the deviation estimated from the median absolute deviation."""
+    center = median(values)
+    return 1.2533 * 1.4826 * median([abs(v - center) for v in values]) / sqrt(len(values))
 
 
 def _nothing(reasons: dict[str, int]) -> Dataset:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from autosched.measure.process import ChildDied, ChildError, ChildProcess, ChildTimeout
 
 HERE = Path(__file__).parent
@@ -109,10 +110,12 @@ def test_death_while_idle(child: ChildProcess) -> None:
     assert child.pid != pid
 
 
-def test_death_between_check_and_send_is_named(child: ChildProcess) -> None:
+def test_death_while_idle_is_named_to_a_pool(child: ChildProcess) -> None:
     child.request(b"die-idle", 10)
-    time.sleep(0.5)
+    assert child.connection.poll(10)
     with pytest.raises(ChildDied, match=r"exited with code 7"):
+        child.receive()
+    with pytest.raises(ChildDied, match=r"was not running"):
         child.check()
 
 

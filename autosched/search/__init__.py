@@ -1,0 +1,28 @@
+"""Search: spaces of schedules, and strategies that choose what to measure in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from autosched.search.annealing import Annealing
+from autosched.search.random_search import RandomSearch
+from autosched.search.space import GeneratedSpace, Space, TableSpace
+from autosched.search.strategy import Score, Strategy, draw_distinct
+
+#: Strategies by name; each is made for one space.
+STRATEGIES: Mapping[str, Callable[[Space], Strategy]] = MappingProxyType(
+    {"annealing": Annealing, "random": RandomSearch}
+)
+
+__all__ = [
+    "STRATEGIES",
+    "Annealing",
+    "GeneratedSpace",
+    "RandomSearch",
+    "Score",
+    "Space",
+    "Strategy",
+    "TableSpace",
+    "draw_distinct",
+]

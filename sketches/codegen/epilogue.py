@@ -1,0 +1,55 @@
+"""Emitter of the Epilogue node: the op's chain on one piece of the accumulator, in fp32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.sketches.codegen.kernel import Kernel, along
+from autosched.sketches.nodes import ChainEpilogue
+from autosched.sketches.op import Operand
+
+#: Steps without an operand, as an expression of the value ``x``.
+FUNCTIONS: dict[str, str] = {
+    "relu": "tl.where({x} < 0.0, 0.0, {x})",
+    "gelu": "0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476))",
+    # 0.5 (1 + tanh u) = sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3)
+    "gelu_tanh": "{x} * tl.sigmoid(1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x}))",
+    "silu": "{x} * tl.sigmoid({x})",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A rectangle of the output: the names of its fp32 value and of its row and column indices, and its size."""
+
+    value: str
+    rows: str
+    columns: str
+    block_m: int
+    block_n: int
+
+
+def emit_epilogue(node: ChainEpilogue, k: Kernel, piece: Piece) -> None:
+    """Emits the chain; the value keeps its name."""
+    x = piece.value
+    for step in k.op.epilogue:
+        if step.operand is None:
+            k.line(f"{x} = {FUNCTIONS[step.kind].format(x=x)}")
+        else:
+            pointers, bounds = tile_pointers(k, k.op.operand(step.operand), piece)
+            load = f"tl.load({pointers}" + (f", mask={bounds}, other=0.0)" if bounds else ")")
+            k.line(f"{x} += {load}.to(tl.float32)")
+
+
+def tile_pointers(k: Kernel, tensor: Operand, piece: Piece) -> tuple[str, str]:
+    """Pointers to the piece's elements of ``tensor`` and their bounds, over the groups that index it."""
+    pointers, bounds = f"{k.pointer(tensor)}{k.batch_offset(tensor)}", []
+    for group, index, block, axis in (
+        ("m", piece.rows, piece.block_m, "[:, None]"),
+        ("n", piece.columns, piece.block_n, "[None, :]"),
+    ):
+        offset = k.offset(tensor, group, index)
+        if offset:
+            pointers += f" + {along(offset, axis)}"
+            bounds.append((group, index, block, axis))
+    return pointers, k.bounds(bounds)

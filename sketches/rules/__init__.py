@@ -1,0 +1,53 @@
+"""The derivation: the closure of the rules over an op. A new rule is a file here and a line in ``RULES``."""
+
+from __future__ import annotations
+
+from autosched.errors import UnsupportedError
+from autosched.sketches.op import Op
+from autosched.sketches.rules.base import Rule, State
+from autosched.sketches.rules.load_path import LoadPathRule, StorePathRule
+from autosched.sketches.rules.persistent import PersistentRule
+from autosched.sketches.rules.split import SplitReductionRule
+from autosched.sketches.rules.tile import TileRule
+from autosched.sketches.rules.view import MatrixViewRule
+from autosched.sketches.schedule import Schedule
+from autosched.sketches.sketch import Sketch, Step
+from autosched.sketches.target import Target
+
+RULES: tuple[Rule, ...] = (
+    MatrixViewRule(),
+    TileRule(),
+    LoadPathRule(),
+    PersistentRule(),
+    StorePathRule(),
+    SplitReductionRule(),
+)
+
+
+def derive(op: Op, target: Target, rules: tuple[Rule, ...] = RULES) -> tuple[Sketch, ...]:
+    """Every sketch of ``op`` on ``target``, in an order that depends on nothing but the rules.
+
+    Raises:
+        UnsupportedError: No rule makes a sketch of the op.
+    """
+    queue: list[tuple[State, tuple[Step, ...]]] = [(op, ())]
+    seen: set[State] = {op}
+    sketches: list[Sketch] = []
+    for state, steps in queue:  # grows while it is walked: breadth first, so that derivations are shortest
+        if isinstance(state, Sketch):
+            sketches.append(state.completed(op, steps))
+        for rule in rules:
+            for result, what in rule.apply(op, target, state):
+                if result not in seen:
+                    seen.add(result)
+                    queue.append((result, (*steps, Step(rule.name, what))))
+    if not sketches:
+        raise UnsupportedError(
+            f"no sketch is derived for {op.key()}", "every axis must index two of left, right and output"
+        )
+    return tuple(sketches)
+
+
+def default_schedule(op: Op, target: Target, sketches: tuple[Sketch, ...]) -> Schedule:
+    """What an experienced user would try first: the plainest sketch with the knobs' defaults, tiles cut to the op."""
+    return Schedule.of(sketches[0])

@@ -1,0 +1,24 @@
+"""What a rule is: a guarded rewrite of the state of a derivation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from autosched.sketches.op import Op
+from autosched.sketches.sketch import Sketch
+from autosched.sketches.target import Target
+from autosched.sketches.view import MatrixView
+
+#: A derivation starts at the op, passes through a matrix view of it and goes on over sketches.
+State = Op | MatrixView | Sketch
+
+
+class Rule(Protocol):
+    """A guarded rewrite. It reads axes, access maps and the tree, never the op's name."""
+
+    name: str
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Every state that the rule makes of ``state``, each with one line on what was done; none if it does not fit."""
+        ...
