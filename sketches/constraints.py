@@ -91,5 +91,4 @@ def explain_invalid(op: Op, target: Target, schedule: Schedule) -> str | None:
 
 def _steps(batch: ScheduleBatch) -> NDArray[np.int64]:
     """Steps of the whole reduction loop."""
-    extents = np.asarray([s.view.extent("k") for s in batch.sketches], np.int64)[batch.sketch_index]
-    return -(-extents // batch.column("block_k"))
+    return -(-batch.k_extents[batch.sketch_index] // batch.column("block_k"))

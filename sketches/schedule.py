@@ -55,7 +55,7 @@ class Schedule:
                 values.append(ABSENT)
                 continue
             knob = domains[name]
-            value = knobs.get(name, knob.nearest(KNOBS[name].default))
+            value = knobs[name] if name in knobs else knob.nearest(KNOBS[name].default)
             if isinstance(value, bool) or not isinstance(value, int) or value not in knob.values:
                 raise InvalidInputError(
                     f"{name} = {value!r} in sketch {sketch.name}", f"one of {', '.join(map(str, knob.values))}"
@@ -109,7 +109,7 @@ class ScheduleBatch:
     def with_values(self, values: NDArray[np.int32]) -> ScheduleBatch:
         """Other rows over the same sketches; what was derived from the sketches is kept."""
         batch = ScheduleBatch(self.sketches, values)
-        batch.__dict__["_facts"] = self._facts
+        batch.__dict__.update(_facts=self._facts, k_extents=self.k_extents)
         return batch
 
     @property
@@ -120,6 +120,11 @@ class ScheduleBatch:
     def column(self, knob: str) -> NDArray[np.int32]:
         """One knob of every row; -1 where absent."""
         return self.values[:, 1 + KNOB_NAMES.index(knob)]
+
+    @cached_property
+    def k_extents(self) -> NDArray[np.int64]:
+        """Length of the reduction of each sketch."""
+        return np.asarray([s.view.extent("k") for s in self.sketches], np.int64)
 
     @cached_property
     def _facts(self) -> dict[str, NDArray[np.int32]]:

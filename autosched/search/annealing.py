@@ -25,7 +25,8 @@ COLD = 0.003
 #: Share of the chains that a round starts from fresh schedules, and from the best ones measured; the rest persist.
 FRESH = 0.25
 INCUMBENTS = 0.25
-#: Steps without a change of any chain's score after which a round ends.
+#: A round ends when the ``LEADERS`` best distinct scores seen have not changed for ``PATIENCE`` steps.
+LEADERS = 64
 PATIENCE = 40
 
 
@@ -116,7 +117,8 @@ class Annealing:
         batch, level = self._start(score, fresh, levels)
         seen.append(batch)
         scores.append(level)
-        still = 0
+        concat, chain, still = type(batch).concat, np.arange(self.chains), 0
+        leaders = _leaders(np.concatenate(scores))
         for step in range(self.steps):
             temperature = spread * HOT * (COLD / HOT) ** (step / max(self.steps - 1, 1))
             moved = self.space.mutate(rng, batch)
@@ -124,14 +126,16 @@ class Annealing:
             seen.append(moved)
             scores.append(tried)
             accepted = _accepts(level, tried, temperature, rng)
-            still = 0 if (accepted & (tried != level)).any() else still + 1
             level = np.where(accepted, tried, level)
-            # Values are copied: the batches in ``seen`` keep what was scored.
-            batch = type(batch)(batch.sketches, np.where(accepted[:, None], moved.values, batch.values))
+            batch = concat([batch, moved]).take(chain + self.chains * accepted)
+            still += 1
+            if len(leaders) < LEADERS or tried.max() > leaders[0]:
+                before, leaders = leaders, _leaders(np.concatenate([leaders, tried]))
+                still = still if np.array_equal(before, leaders) else 0
             if still == PATIENCE:
                 break
         self._ends = batch
-        return type(batch).concat(seen), np.concatenate(scores)
+        return concat(seen), np.concatenate(scores)
 
     def _start(
         self, score: Score, fresh: ScheduleBatch, levels: NDArray[np.float64]
@@ -187,6 +191,11 @@ def _scored(score: Score, batch: ScheduleBatch) -> NDArray[np.float64]:
     """Scores of a batch, nan and +inf replaced by -inf."""
     scores = np.asarray(score(batch), np.float64)
     return np.where(scores < np.inf, scores, -np.inf)
+
+
+def _leaders(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The ``LEADERS`` best distinct scores, rising."""
+    return np.unique(scores)[-LEADERS:]
 
 
 def _accepts(

@@ -71,14 +71,12 @@ class Domains:
                 near[at][j, : len(neighbours)] = neighbours
         union, nearest = _union(knobs, shape)
         movable = np.argsort(counts <= 1, axis=1, kind="stable")
-        return cls(
-            tuple(sketches), values, counts, near, near_counts, movable, (counts > 1).sum(1), union, nearest
-        )
+        return cls(tuple(sketches), values, counts, near, near_counts, movable, (counts > 1).sum(1), union, nearest)
 
     @property
     def columns(self) -> int:
         """Columns of a batch over these domains."""
-        return 1 + self.counts.shape[1]
+        return 1 + len(KNOB_NAMES)
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int32]:
         """``n`` rows of a batch: a sketch uniformly, then each knob by its own sampling."""
@@ -169,7 +167,7 @@ class Domains:
 
 def _pick(chance: NDArray[np.float64], count: NDArray[np.intp]) -> NDArray[np.intp]:
     """Index below ``count`` from a number in [0, 1); 0 where there is nothing to choose."""
-    return (chance * np.maximum(count, 1)).astype(np.intp)
+    return np.asarray(chance * np.maximum(count, 1)).astype(np.intp)
 
 
 def _union(knobs: dict[tuple[int, int], Knob], shape: tuple[int, int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

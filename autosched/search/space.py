@@ -189,7 +189,8 @@ class TableSpace:
 
     def mutate(self, rng: np.random.Generator, batch: ScheduleBatch) -> ScheduleBatch:
         """One move from each row; a row that is not in the table goes to any row."""
-        at = np.array([self._row.get(key, -1) for key in batch.keys()], np.intp)
+        keys = batch.keys()
+        at = np.array([self._row.get(key, -1) for key in keys], np.intp)
         moved = rng.integers(len(self._batch), size=len(at))
         near = self._near[at, rng.integers(self._near.shape[1], size=len(at))]
         stay = (at >= 0) & (rng.random(len(at)) >= ANY_ROW)
@@ -197,7 +198,8 @@ class TableSpace:
 
     def contains(self, batch: ScheduleBatch) -> NDArray[np.bool_]:
         """Rows that the table has."""
-        return np.array([key in self._row for key in batch.keys()], np.bool_)
+        keys = batch.keys()
+        return np.array([key in self._row for key in keys], np.bool_)
 
     def members(self) -> ScheduleBatch:
         """The distinct rows, in the order given."""

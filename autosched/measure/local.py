@@ -1,0 +1,385 @@
+"""The measurer of this machine: compile workers beside one measuring worker on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import typing
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from autosched.errors import AutoschedError, InvalidInputError, NoDeviceError, WorkerError
+from autosched.measure.base import Baseline, Comparison, Protocol
+from autosched.measure.compare import Blocks, summarize
+from autosched.measure.executor import ENTRY, Executor, GpuWorker, Job
+from autosched.measure.floor import floor_us
+from autosched.measure.messages import Compare, Device, Measure, Prove, Reply, Request, Setup, Source, Vendor
+from autosched.measure.process import ChildError
+from autosched.measure.vendor import NAME as VENDOR_NAME
+from autosched.record import Measurement, Status
+from autosched.sketches.codegen import Generated, generate
+from autosched.sketches.op import Op
+from autosched.sketches.schedule import Schedule, ScheduleBatch
+from autosched.sketches.target import Target, from_properties
+
+POLL_S = 0.5
+VENDOR_LAUNCH_SECONDS = 60.0
+
+
+class Compiled(typing.Protocol):
+    """What a compile pool says about one source (``compiling.CompileResult``)."""
+
+    @property
+    def status(self) -> str:
+        """One of the statuses of a trial."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """In words."""
+        ...
+
+    @property
+    def features(self) -> dict[str, float]:
+        """Read from the compiled kernels."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """That a worker spent on it."""
+        ...
+
+
+class Pool(typing.Protocol):
+    """Compiles in parallel (``compiling.CompilePool``)."""
+
+    def submit(self, identity: int, generated: Generated, /) -> None:
+        """Hand over a source."""
+        ...
+
+    def ready(self, timeout: float) -> Sequence[tuple[int, Compiled]]:
+        """What has been compiled since the last call, waiting up to ``timeout`` seconds for a first one."""
+        ...
+
+    def close(self) -> None:
+        """End all workers."""
+        ...
+
+
+OnResult = Callable[[int, Measurement], None]
+BeforeLaunch = Callable[[int], None]
+
+
+class LocalMeasurer:
+    """Compiles, proves and times schedules on this machine. Starts its processes on first use.
+
+    Args:
+        target: The device's figures; read from the device if not given.
+        workers: Compile workers; one fewer than there are cores if not given.
+        protocol: How to prove and time.
+        device: Index of the GPU among the visible ones.
+        cache_dir: Compiled kernels; a folder of its own, removed at the end, if not given.
+        entry: The measuring worker's; tests use their own.
+        make_pool: Makes the compile pool from target and cache folder; tests use their own.
+
+    Attributes:
+        partial: Measurements of the last call of :meth:`measure` by schedule, ``None`` for those not reached: what is
+            left when it was interrupted.
+    """
+
+    source = "measured"
+
+    def __init__(
+        self,
+        target: Target | None = None,
+        *,
+        workers: int | None = None,
+        protocol: Protocol | None = None,
+        device: int = 0,
+        cache_dir: str | Path | None = None,
+        entry: str = ENTRY,
+        make_pool: Callable[[Target, Path], Pool] | None = None,
+    ) -> None:
+        self.protocol = protocol or Protocol()
+        self.device = device
+        self.partial: list[Measurement | None] = []
+        self._target = target
+        self._workers = workers
+        self._cache = None if cache_dir is None else Path(cache_dir)
+        self._entry = entry
+        self._make_pool = make_pool or self._compile_pool
+        self._resources = contextlib.ExitStack()
+        self._executor: Executor | None = None
+        self._pool: Pool | None = None
+        self._found: Device | None = None
+        self._folder = Path()
+        self._next = 0
+
+    def __enter__(self) -> typing.Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every child process and remove what they wrote; the measurer can be used again."""
+        self._resources.close()
+        self._executor = self._pool = None
+
+    @property
+    def target(self) -> Target:
+        """The device that answers are for; asks the device if need be."""
+        if self._target is None:
+            self._start()
+        assert self._target is not None
+        return self._target
+
+    @property
+    def found(self) -> Device | None:
+        """What the device says about itself, once the worker runs."""
+        return self._found
+
+    def space(self, op: Op) -> ScheduleBatch | None:
+        """``None``: any schedule can be measured."""
+        return None
+
+    def measure(
+        self,
+        op: Op,
+        schedules: Sequence[Schedule],
+        *,
+        on_result: OnResult | None = None,
+        before_launch: BeforeLaunch | None = None,
+    ) -> list[Measurement]:
+        """One measurement a schedule, in the same order. Compiles in parallel, measures what is ready.
+
+        Args:
+            op: What the schedules are for.
+            schedules: Any number.
+            on_result: Called with each schedule's index and measurement as soon as it is there.
+            before_launch: Called with the index right before a kernel runs on the GPU.
+
+        Raises:
+            WorkerError: Nothing can be measured: the op's operands could not be made.
+            NoDeviceError: There is no GPU.
+        """
+        executor, _ = self._start()
+        results: list[Measurement | None] = [None] * len(schedules)
+        self.partial = results
+        compiled: dict[int, tuple[Generated, Compiled]] = {}
+
+        def finish(index: int, measurement: Measurement) -> None:
+            results[index] = measurement
+            if on_result is not None:
+                on_result(index, measurement)
+
+        jobs = self._jobs(op, schedules, compiled, finish, before_launch)
+        try:
+            for index, reply in executor.run(jobs):
+                finish(index, _measurement(reply, *compiled.pop(index)))
+        except BaseException:
+            self.close()  # jobs under way must not answer the next call
+            raise
+        assert all(result is not None for result in results)
+        return [result for result in results if result is not None]
+
+    def prove(self, op: Op, schedules: Sequence[Schedule]) -> list[str]:
+        """What is wrong with each finalist in many launches on fresh operands; empty where nothing is.
+
+        Args:
+            op: What the schedules are for.
+            schedules: Those that a choice is made from.
+        """
+        return [error for error, _ in self._proved(op, schedules)]
+
+    def baseline(self, op: Op) -> Baseline | None:
+        """The vendor library's figure for ``op``; ``None`` where it has no counterpart.
+
+        Raises:
+            WorkerError: The library failed.
+        """
+        reply = self._one(op, Vendor(), self.protocol.run_timeout_s + VENDOR_LAUNCH_SECONDS)
+        if "UnsupportedError" in reply.error:
+            return None
+        if reply.baseline is None:
+            raise WorkerError(f"the vendor library failed on {op.key()}: {reply.error}", "measure without a baseline")
+        return reply.baseline
+
+    def compare(self, op: Op, schedules: Sequence[Schedule]) -> Comparison:
+        """Candidates against the vendor library in interleaved blocks, after each survived its long proof.
+
+        Args:
+            op: What the schedules are for.
+            schedules: Few: finalists and the default.
+
+        Returns:
+            One entry a schedule; one that fails its proof has its reason in ``errors``.
+
+        Raises:
+            WorkerError: The comparison did not come to an end.
+        """
+        proved = self._proved(op, schedules)
+        sources = tuple(source for error, source in proved if not error and source is not None)
+        reply = self._one(op, Compare(sources), self.protocol.compare_timeout_s)
+        if not reply.blocks:
+            raise WorkerError(f"comparison failed ({reply.status}): {reply.error}", "measure with fewer finalists")
+        blocks = Blocks(reply.blocks, reply.drift, reply.drift is None or reply.drift < self.protocol.clock_drift)
+        return summarize(VENDOR_NAME, blocks, [error for error, _ in proved])
+
+    def _proved(self, op: Op, schedules: Sequence[Schedule]) -> list[tuple[str, Source | None]]:
+        """Each schedule's failure, or its source."""
+        self._start()
+        found: list[tuple[str, Source | None]] = []
+        compiled = self._compile_all(op, schedules)
+        for index, schedule in enumerate(schedules):
+            entry = compiled[index]
+            if isinstance(entry, str):
+                found.append((entry, None))
+                continue
+            source = _source(entry, schedule)
+            request = Prove(source, self.protocol.finalist_launches)
+            reply = self._one(op, request, self.protocol.run_timeout_s * 4)
+            found.append(("" if reply.status is Status.OK else f"{reply.status}: {reply.error}", source))
+        return found
+
+    def _compile_all(self, op: Op, schedules: Sequence[Schedule]) -> dict[int, Generated | str]:
+        """Generated source of each schedule that compiles, the failure's text of the others."""
+        _, pool = self._start()
+        outcome: dict[int, Generated | str] = {}
+        waiting: dict[int, tuple[int, Generated]] = {}
+        for index, schedule in enumerate(schedules):
+            try:
+                generated = generate(op, schedule)
+            except AutoschedError as error:
+                outcome[index] = f"{Status.INVALID}: {error}"
+                continue
+            waiting[self._submit(pool, generated)] = index, generated
+        while waiting:
+            for identity, result in pool.ready(POLL_S):
+                index, generated = waiting.pop(identity)
+                good = result.status == Status.OK
+                outcome[index] = generated if good else f"{result.status}: {result.error}"
+        return outcome
+
+    def _jobs(
+        self,
+        op: Op,
+        schedules: Sequence[Schedule],
+        compiled: dict[int, tuple[Generated, Compiled]],
+        finish: OnResult,
+        before_launch: BeforeLaunch | None,
+    ) -> Iterator[Job]:
+        """Jobs of the schedules that compile, as they do; the others are finished here."""
+        _, pool = self._start()
+        setup = self._set_up(op)
+        waiting: dict[int, tuple[int, Generated]] = {}
+        for index, schedule in enumerate(schedules):
+            try:
+                generated = generate(op, schedule)
+            except AutoschedError as error:
+                finish(index, Measurement(status=Status.INVALID, error=str(error)))
+                continue
+            waiting[self._submit(pool, generated)] = index, generated
+        queue: deque[int] = deque()
+        while waiting or queue:
+            for identity, result in pool.ready(0.0 if queue else POLL_S) if waiting else ():
+                index, generated = waiting.pop(identity)
+                if result.status == Status.OK:
+                    compiled[index] = generated, result
+                    queue.append(index)
+                else:
+                    failed = Reply(status=Status(result.status), error=result.error)
+                    finish(index, _measurement(failed, generated, result))
+            if queue:
+                index = queue.popleft()
+                if before_launch is not None:
+                    before_launch(index)
+                request = Measure(_source(compiled[index][0], schedules[index]))
+                yield Job(index, setup, request, self.protocol.run_timeout_s)
+
+    def _submit(self, pool: Pool, generated: Generated) -> int:
+        """Hand a source over under an id of its own: a late answer to an interrupted call is nobody else's."""
+        self._next += 1
+        pool.submit(self._next, generated)
+        return self._next
+
+    def _one(self, op: Op, request: Request, timeout: float) -> Reply:
+        executor, _ = self._start()
+        job = Job(0, self._set_up(op), request, timeout)
+        return next(iter(executor.run([job])))[1]
+
+    def _set_up(self, op: Op) -> Setup:
+        clock = None if self._found is None else self._found.max_clock_mhz
+        floor = floor_us(op, self.target, clock_mhz=clock)
+        return Setup(op.spec, self.protocol, floor, str(self._folder), self.device)
+
+    def _start(self) -> tuple[Executor, Pool]:
+        """Start what does not run yet."""
+        if self._executor is not None and self._pool is not None:
+            return self._executor, self._pool
+        try:
+            with contextlib.ExitStack() as stack:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autosched-")))
+                cache = self._cache or folder / "cache"
+                cache.mkdir(parents=True, exist_ok=True)
+                self._folder = folder
+                worker = GpuWorker(self.device, entry=self._entry, env={"TRITON_CACHE_DIR": str(cache)})
+                stack.callback(worker.close)
+                self._found = worker.identify()
+                self._target = _fitting(self._target, self._found)
+                executor = stack.enter_context(Executor([worker], [self._found.uuid or f"index-{self.device}"]))
+                pool = self._make_pool(self._target, cache)
+                stack.callback(pool.close)
+                self._resources = stack.pop_all()
+        except ChildError as error:
+            raise NoDeviceError(error.text, "use recorded measurements, or a machine with a GPU") from error
+        self._executor, self._pool = executor, pool
+        return executor, pool
+
+    def _compile_pool(self, target: Target, cache: Path) -> Pool:
+        from autosched.measure.compiling import CompilePool
+
+        return CompilePool(
+            workers=self._workers,
+            capability=target.capability,
+            cache_dir=cache,
+            timeout=self.protocol.compile_timeout_s,
+            shared_limit=target.shared_per_block,
+        )
+
+
+def _fitting(target: Target | None, device: Device) -> Target:
+    """The target that was asked for, if the device can run its code, else the device's own."""
+    if target is None:
+        return from_properties(device.name, device.capability, **device.reported)
+    if target.capability != device.capability:
+        raise InvalidInputError(
+            f"target {target.name} has compute capability {target.capability / 10}, the device "
+            f"{device.name} has {device.capability / 10}",
+            "leave target out to take the device's",
+        )
+    return target
+
+
+def _source(generated: Generated, schedule: Schedule) -> Source:
+    label = " ".join(f"{name}={value}" for name, value in schedule.to_json().items())
+    return Source(generated.source, generated.source_hash, generated.workspace_bytes, generated.workspace_zeroed, label)
+
+
+def _measurement(reply: Reply, generated: Generated, compiled: Compiled) -> Measurement:
+    """What both workers found out about a schedule."""
+    return Measurement(
+        status=reply.status,
+        samples_us=reply.samples_us,
+        error=reply.error,
+        compiled=compiled.features,
+        compile_seconds=compiled.seconds,
+        measure_seconds=reply.seconds,
+        source_hash=generated.source_hash,
+        telemetry=reply.telemetry,
+    )

@@ -1,0 +1,283 @@
+"""Proof of correctness, before anything is timed: elementwise, on operands for which every right kernel agrees.
+
+Integer-valued operands make each order of summation exact, so that the output must equal the reference in every
+element after the one cast. Outputs and workspaces are poisoned before each launch, operands lie between guards, and
+inputs have to come back unchanged. A norm is no check: a whole column of zeros in a 4096 x 4096 output reads 0.016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from autosched.measure.tensors import (
+    Guarded,
+    allocate,
+    allocate_workspace,
+    fill_integers,
+    fill_normal,
+    generator,
+    integer_data,
+    prepare_workspace,
+    reduction_length,
+)
+from autosched.sketches.op import Op
+from autosched.sketches.reference import reference, reference_fp32
+
+if TYPE_CHECKING:
+    import torch
+
+TRANSCENDENTAL = frozenset({"gelu", "gelu_tanh", "silu"})
+"""Epilogue steps whose value depends on the implementation of an elementary function."""
+
+TRANSCENDENTAL_ATOL = 1e-4
+"""Absolute part of the one tolerance for them; the relative part is one unit in the last place of the output dtype.
+
+The fp32 functions differ by a few 1e-7 of their argument where 1 + erf(x) or 1 + tanh(x) cancels, and arguments that
+matter there are below 100.
+"""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a proof found.
+
+    Attributes:
+        ok: Whether nothing is wrong.
+        reason: What is wrong, in words.
+        index: The worst wrong element of the output.
+        got: Its value.
+        expected: What it should be.
+        wrong: Number of wrong elements.
+    """
+
+    ok: bool
+    reason: str = ""
+    index: tuple[int, ...] = ()
+    got: float | None = None
+    expected: float | None = None
+    wrong: int = 0
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """``|got - expected| <= absolute + relative * |expected|``; both 0 asks for equality."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Something that computes an op.
+
+    Attributes:
+        launch: Called with the operands in the op's order, the output, and ``workspace=`` a tensor or ``None``.
+        workspace_bytes: Bytes of the workspace that it asks for.
+        workspace_zeroed: Whether it is promised zeros in it.
+    """
+
+    launch: Callable[..., Any]
+    workspace_bytes: int = 0
+    workspace_zeroed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One set of operands with the answer to it.
+
+    Attributes:
+        operands: In the op's order.
+        pristine: Copies of their buffers, guards included.
+        expected: The output: in its own dtype for integers, in fp32 for normal data.
+        tolerance: How close a right kernel comes.
+    """
+
+    operands: tuple[Guarded, ...]
+    pristine: tuple[torch.Tensor, ...]
+    expected: torch.Tensor
+    tolerance: Tolerance
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The operands as a kernel takes them."""
+        return tuple(operand.tensor for operand in self.operands)
+
+    def restore(self) -> None:
+        """Undo what a kernel did to its inputs."""
+        for operand, copy in zip(self.operands, self.pristine, strict=True):
+            operand.buffer.copy_(copy)
+
+
+def integer_case(op: Op, device: str | torch.device, seed: int, launch: int) -> Case:
+    """Integer-valued operands number ``launch`` of ``seed``, with the exact answer."""
+    source = generator(device, seed, launch)
+    operands = tuple(allocate(operand, device) for operand in op.operands)
+    for operand in operands:
+        fill_integers(operand, integer_data(op, launch), source)
+    named = {operand.name: made.tensor for operand, made in zip(op.operands, operands, strict=True)}
+    pristine = tuple(operand.buffer.clone() for operand in operands)
+    return Case(operands, pristine, reference(op, named), proof_tolerance(op))
+
+
+def normal_case(op: Op, device: str | torch.device, seed: int) -> Case:
+    """Standard normal operands, as timings use them, with the fp32 answer."""
+    source = generator(device, seed, 2**31)
+    operands = tuple(allocate(operand, device) for operand in op.operands)
+    for operand in operands:
+        fill_normal(operand, source)
+    named = {operand.name: made.tensor for operand, made in zip(op.operands, operands, strict=True)}
+    pristine = tuple(operand.buffer.clone() for operand in operands)
+    return Case(operands, pristine, reference_fp32(op, named), timing_tolerance(op))
+
+
+def proof_tolerance(op: Op) -> Tolerance:
+    """Equality, unless the epilogue holds an elementary function: then one unit in the last place of the output."""
+    if not any(step.kind in TRANSCENDENTAL for step in op.epilogue):
+        return Tolerance()
+    return Tolerance(max(2.0**-op.output.dtype.mantissa, 1e-5), TRANSCENDENTAL_ATOL)
+
+
+def timing_tolerance(op: Op) -> Tolerance:
+    """How far a right kernel's output may be from the fp32 reference on standard normal operands.
+
+    Of K summed products each has a mean of 0 and a variance of 1, so partial sums grow like sqrt(k).
+
+    * Cast: half a unit in the last place of the output dtype; a whole one is allowed.
+    * fp32 accumulation with rounding: 2^-24 sqrt(k) an addition, independent, K 2^-24 / sqrt(2) in all. Tensor cores
+      truncate instead, every 16 terms, always towards zero: at most 2^-23 (K / 16) (2/3) sqrt(K). Allowed are
+      2^-20 K max(1, sqrt(K) / 64), between 3 and 20 times these bounds.
+    * tf32 truncates inputs to 10 bits: 1.2 x 2^-11 a product, independent, hence 12 x 2^-11 sqrt(K) allowed, and
+      2^-9 of the result for the bias.
+
+    The epilogue's steps stretch errors by at most 1.13 each (gelu), two of which a factor of 1.3 covers.
+    """
+    length = reduction_length(op)
+    relative = max(2.0**-op.output.dtype.mantissa, 1e-5)
+    absolute = 2.0**-20 * length * max(1.0, sqrt(length) / 64)
+    if op.operand(op.products[0].left).dtype.name == "tf32":
+        absolute += 12 * 2.0**-11 * sqrt(length)
+        relative += 2.0**-9
+    return Tolerance(1.3 * relative, 1.3 * absolute + (TRANSCENDENTAL_ATOL if op.epilogue else 0.0))
+
+
+def run_case(kernel: Kernel, case: Case, out: Guarded, workspace: Guarded | None) -> None:
+    """Poison the output and the workspace, then launch."""
+    out.poison()
+    if workspace is not None:
+        prepare_workspace(workspace, kernel.workspace_zeroed)
+    kernel.launch(*case.tensors, out.tensor, workspace=None if workspace is None else workspace.tensor)
+
+
+def inspect(op: Op, case: Case, out: Guarded, workspace: Guarded | None) -> Verdict:
+    """Judge a finished launch: its output, the guards of everything, the inputs. One synchronisation if all is well.
+
+    Inputs that the kernel changed are restored.
+    """
+    import torch
+
+    counts = [_wrong(out.tensor, case.expected, case.tolerance).sum(), out.damage()]
+    counts += [workspace.damage()] if workspace is not None else []
+    counts += [(operand.buffer != copy).sum() for operand, copy in zip(case.operands, case.pristine, strict=True)]
+    found = [int(count) for count in torch.stack(counts).tolist()]
+    if not any(found):
+        return Verdict(ok=True)
+    wrong, outside, changed = found[0], found[1], found[-len(case.operands) :]
+    reasons = []
+    for operand, guarded, count in zip(op.operands, case.operands, changed, strict=True):
+        if count:
+            where = "the memory around input" if int(guarded.damage()) else "input"
+            reasons.append(f"{where} {operand.name} was changed ({count} elements)")
+    if outside:
+        reasons.append(f"{outside} elements outside the output were written")
+    if workspace is not None and found[2]:
+        reasons.append(f"{found[2]} elements outside the workspace were written")
+    if any(changed):
+        case.restore()
+    if not wrong:
+        return Verdict(ok=False, reason="; ".join(reasons))
+    index, got, expected = _worst(out.tensor, case.expected, case.tolerance)
+    what = f"{wrong} of {out.tensor.numel()} elements are wrong, at worst {index}: {got:g} instead of {expected:g}"
+    if got != got:
+        what += " (NaN: not written, or read from outside)"
+    return Verdict(ok=False, reason="; ".join([what, *reasons]), index=index, got=got, expected=expected, wrong=wrong)
+
+
+def prove(
+    op: Op,
+    kernel: Kernel | Callable[..., Any],
+    *,
+    device: str | torch.device = "cuda",
+    seed: int = 0,
+    launches: int = 2,
+    cases: Sequence[Case] = (),
+    out: Guarded | None = None,
+) -> Verdict:
+    """Whether ``kernel`` computes ``op``, on ``launches`` different sets of integers.
+
+    Args:
+        op: What it should compute.
+        kernel: What is to be proved; a plain function needs no workspace.
+        device: Where it runs.
+        seed: Seed of the operands.
+        launches: How many launches, each with operands of its own.
+        cases: The first operands, if they are there already; others are made and dropped again.
+        out: Memory for the output, if it is there already.
+
+    Returns:
+        The first failure, or an ok verdict.
+    """
+    if not isinstance(kernel, Kernel):
+        kernel = Kernel(kernel)
+    out = allocate(op.output, device) if out is None else out
+    workspace = allocate_workspace(kernel.workspace_bytes, device) if kernel.workspace_bytes else None
+    for launch in range(launches):
+        case = cases[launch] if launch < len(cases) else integer_case(op, device, seed, launch)
+        run_case(kernel, case, out, workspace)
+        verdict = inspect(op, case, out, workspace)
+        if not verdict.ok:
+            return msgspec.structs.replace(verdict, reason=f"launch {launch}: {verdict.reason}")
+    return Verdict(ok=True)
+
+
+def prove_many(
+    op: Op,
+    kernel: Kernel | Callable[..., Any],
+    *,
+    device: str | torch.device = "cuda",
+    seed: int = 1,
+    launches: int = 100,
+) -> Verdict:
+    """What a finalist has to survive: :func:`prove` with many launches, all on fresh operands.
+
+    Races and hazards show in some launches only.
+    """
+    return prove(op, kernel, device=device, seed=seed, launches=launches)
+
+
+def check_timing_output(op: Op, case: Case, out: Guarded, workspace: Guarded | None = None) -> Verdict:
+    """Judge the output of the last timed launch on normal data against the fp32 reference, elementwise."""
+    verdict = inspect(op, case, out, workspace)
+    return verdict if verdict.ok else msgspec.structs.replace(verdict, reason=f"timed launch: {verdict.reason}")
+
+
+def _wrong(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    """Which elements are not what they should be; NaN always is wrong."""
+    if tolerance == Tolerance():
+        return got != expected
+    wide = expected.float()
+    near = (got.float() - wide).abs() <= tolerance.absolute + tolerance.relative * wide.abs()
+    return ~(near | (got == expected))
+
+
+def _worst(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> tuple[tuple[int, ...], float, float]:
+    """Index, value and expected value of the wrong element that is furthest off."""
+    import torch
+
+    error = (got.float() - expected.float()).abs().nan_to_num(nan=torch.inf)
+    error = torch.where(_wrong(got, expected, tolerance), error, -1.0)
+    place = torch.unravel_index(error.argmax(), error.shape)
+    index = tuple(int(i) for i in place)
+    return index, float(got[index]), float(expected[index])

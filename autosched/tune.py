@@ -1,0 +1,242 @@
+"""``tune_op``: propose, measure, learn, and choose among finalists. The loop is on one screen; its parts are elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autosched.errors import InvalidInputError, NoDeviceError, StopTuning, TuningInterrupted, UsageError
+from autosched.measure.base import Comparison, Measurer
+from autosched.models import CostModel
+from autosched.record import Measurement, Record, Status
+from autosched.result import TuningResult
+from autosched.session import Session
+from autosched.sketches.builders import build_named
+from autosched.sketches.op import Op
+from autosched.sketches.schedule import Schedule
+from autosched.sketches.target import Target, parse_target
+from autosched.tuner import Proposal, Tuner
+
+#: Schedules that are compared with the vendor library at the end.
+FINALISTS = 3
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: after ``trials``, or before the trial that would end after ``seconds``, whichever comes first."""
+
+    trials: int | None = 64
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("trials", self.trials), ("seconds", self.seconds)):
+            if value is not None and not value >= 0:
+                raise InvalidInputError(f"budget of {value} {name}", "give 0 or more")
+        if self.trials is None and self.seconds is None:
+            raise InvalidInputError("a budget without trials and seconds", "give one of them")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: what a progress display needs.
+
+    Attributes:
+        phase: ``search``, ``measure``, ``shoot-out`` or ``done``.
+        trial: Trials so far.
+        trials: Trials of the budget.
+        seconds: Since the start.
+        budget_seconds: Seconds of the budget.
+        best_us: Best latency so far.
+        best_tflops: Its rate.
+        baseline_us: The vendor library's latency.
+        failures: Trials by status, without ``ok``.
+        last: The trial that just ended.
+    """
+
+    phase: str
+    trial: int
+    trials: int | None
+    seconds: float
+    budget_seconds: float | None
+    best_us: float | None
+    best_tflops: float | None
+    baseline_us: float | None
+    failures: dict[str, int]
+    last: Record | None = None
+
+
+Observer = Callable[[Progress], None]
+
+
+def tune_op(
+    op: Op | str,
+    shape: Sequence[int] | Mapping[str, int] | None = None,
+    budget: int | Budget = 64,
+    *,
+    dtype: Any = None,
+    layout: str | None = None,
+    epilogue: Sequence[str] | None = None,
+    target: Target | str | None = None,
+    measurer: Measurer | None = None,
+    model: CostModel | None = None,
+    strategy: str | None = None,
+    log: str | Path | bool | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    callbacks: Sequence[Observer] = (),
+    progress: Observer | None = None,
+) -> TuningResult:
+    """Finds a fast schedule of an operator and proves it right.
+
+    Args:
+        op: A name of ``BUILDERS`` (then ``shape`` says its size), or an ``Op``.
+        shape: ``(M, N, K)`` for gemm, or a dict with those names.
+        budget: Trials, or a ``Budget``; 0 asks the model alone and measures nothing.
+        dtype: Element type of the inputs, bf16 if not given.
+        layout: Layout of the inputs, ``nn`` if not given.
+        epilogue: Steps on the result.
+        target: The device; the measurer's own if not given.
+        measurer: What answers how fast a schedule is; this machine's GPU if not given.
+        model: A fitted cost model to start from; the shipped one if not given.
+        strategy: Name of a search strategy, ``annealing`` if not given.
+        log: Where trials are kept; ``None`` the data folder, ``False`` nowhere.
+        resume: Continue the session that the log holds; the budget is then the total.
+        seed: Of the search.
+        callbacks: Called after each trial; one may raise ``StopTuning``.
+        progress: Called after each trial and when the phase changes.
+
+    Raises:
+        UsageError: Shape, dtype, layout or epilogue given beside an ``Op``.
+        InvalidInputError: A value that no op or budget has.
+        NoDeviceError: No GPU is there and no measurer was given.
+        TuningInterrupted: Ctrl-C; it carries the result so far.
+    """
+    op = _resolve(op, shape, dtype, layout, epilogue)
+    budget = budget if isinstance(budget, Budget) else Budget(trials=budget)
+    with ExitStack() as stack:
+        if budget.trials == 0 and target is not None:
+            return _unmeasured(op, parse_target(target), model, strategy, seed)
+        if measurer is None:
+            measurer = stack.enter_context(_local_measurer(target))
+        table = measurer.space(op)
+        if table is None and model is None:
+            model = _shipped_model()
+        tuner = Tuner(op, measurer.target, space=table, model=model, strategy=strategy or "annealing", seed=seed)
+        run = _Run(op, tuner, measurer, budget, (*callbacks, *((progress,) if progress else ())))
+        run.session = stack.enter_context(Session.open(op, measurer, log, resume=resume, seed=seed, strategy=tuner.strategy_name))
+        try:
+            run.search()
+        except StopTuning:
+            pass
+        except KeyboardInterrupt:
+            run.interrupted = True
+            raise TuningInterrupted(run.result(run.session)) from None
+        return run.result(run.session)
+
+
+class _Run:
+    """One tuning run: the loop and what it has found so far."""
+
+    session: Session
+
+    def __init__(self, op: Op, tuner: Tuner, measurer: Measurer, budget: Budget, observers: Sequence[Observer]) -> None:
+        self.op, self.tuner, self.measurer, self.budget, self.observers = op, tuner, measurer, budget, observers
+        self.records: list[Record] = []
+        self.schedules: list[Schedule] = []
+        self.curve: list[float | None] = []
+        self.baseline_us: float | None = None
+        self.baseline_name = ""
+        self.comparison: Comparison | None = None
+        self.finalists: list[Schedule] = []
+        self.measuring = 0.0
+        self.interrupted = False
+        self.started = time.perf_counter()
+
+    def search(self) -> None:
+        """Rounds until the budget is spent, then the shoot-out."""
+        baseline = self.measurer.baseline(self.op)
+        if baseline is not None:
+            self.baseline_name, self.baseline_us = baseline.name, baseline.latency_us
+            self.session.vendor(baseline)
+        while (n := self._round_size()) > 0:
+            self._tell_observers("search")
+            proposals = self.tuner.ask(n)
+            if not proposals:
+                break
+            measurements = self._measure(proposals)
+            self.tuner.tell([p.schedule for p in proposals], measurements)
+        self.finalists = self._best_schedules(FINALISTS)
+        if self.finalists and self.measurer.source == "measured":
+            self._tell_observers("shoot-out")
+            self.comparison = self._timed(lambda: self.measurer.compare(self.op, self.finalists))
+
+    def _measure(self, proposals: list[Proposal]) -> list[Measurement]:
+        """Sends a round to the measurer; what a resumed log already holds is not measured again."""
+        self._tell_observers("measure")
+        known = [self.session.known(p.schedule) for p in proposals]
+        fresh = [p for p, m in zip(proposals, known, strict=True) if m is None]
+        answers = iter(self._timed(lambda: self.session.measure(self.measurer, fresh, self._finished)))
+        measurements = [m if m is not None else next(answers) for m in known]
+        for proposal, measurement, old in zip(proposals, measurements, known, strict=True):
+            if old is not None:
+                self._finished(proposal, measurement, self.session.record(proposal, measurement))
+        return measurements
+
+    def _finished(self, proposal: Proposal, measurement: Measurement, record: Record) -> None:
+        self.records.append(record)
+        self.schedules.append(proposal.schedule)
+        best = self.curve[-1] if self.curve else None
+        latency = measurement.latency_us
+        self.curve.append(latency if best is None or (latency is not None and latency < best) else best)
+        self._tell_observers("measure", record)
+
+    def _round_size(self) -> int:
+        """Trials of the next round: 8 to 16, never past the budget in trials or, by the pace so far, in seconds."""
+        done = len(self.records)
+        left = None if self.budget.trials is None else self.budget.trials - done
+        n = 8 if left is None else min(left, max(8, min(16, (self.budget.trials or 0) // 8)))
+        if self.budget.seconds is not None:
+            spent = time.perf_counter() - self.started
+            pace = spent / done if done else 0.0
+            n = min(n, int((self.budget.seconds - spent) / pace) if pace else n) if spent < self.budget.seconds else 0
+        return n
+
+    def _best_schedules(self, n: int) -> list[Schedule]:
+        """The ``n`` fastest, and the default if it is not among them."""
+        ok = [(r.measurement.latency_us, i) for i, r in enumerate(self.records) if r.measurement.latency_us is not None]
+        chosen = [self.schedules[i] for _, i in sorted(ok)[:n]]
+        default = [self.schedules[i] for _, i in ok if self.records[i].origin == "default"]
+        return chosen + [s for s in default if s not in chosen]
+
+    def _timed[T](self, call: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self.measuring += time.perf_counter() - start
+
+    def _tell_observers(self, phase: str, last: Record | None = None) -> None:
+        best = self.curve[-1] if self.curve else None
+        now = Progress(
+            phase,
+            len(self.records),
+            self.budget.trials,
+            time.perf_counter() - self.started,
+            self.budget.seconds,
+            best,
+            None if best is None else self.op.flops / best / 1e6,
+            self.baseline_us,
+            self.failures(),
+            last,
+        )
+        for observer in self.observers:
+            observer(now)
+
+    def failures(self) -> dict[str, int]:
+        """Trials by status, without ``ok``."""
+        return dict(Counter(str(r.measurement.status) for r in self.records if not r.measurement.ok))

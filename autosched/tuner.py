@@ -1,0 +1,146 @@
+"""Ask and tell: the state of a search, which knows no measurer, file or clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autosched.errors import InvalidInputError
+from autosched.features import Extractor, roofline_us
+from autosched.models import CostModel, Guided
+from autosched.record import Measurement
+from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, draw_distinct
+from autosched.sketches.op import Op
+from autosched.sketches.rules import default_schedule, derive
+from autosched.sketches.schedule import Schedule, ScheduleBatch
+from autosched.sketches.target import Target
+
+#: One trial in so many explores: it is drawn at random, whatever the model says.
+EXPLORE_EVERY = 8
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A schedule to measure next.
+
+    Attributes:
+        schedule: What to measure.
+        origin: ``default``, ``model``, ``explore`` or ``uniform``.
+        predicted: The model's score, log(roofline time / measured time); ``None`` where no model was asked.
+        round: Round of the search, from 0.
+    """
+
+    schedule: Schedule
+    origin: str
+    predicted: float | None
+    round: int
+
+
+class Tuner:
+    """Proposes schedules of one op on one target and learns from their measurements.
+
+    The same seed and the same measurements give the same proposals, in another process too.
+
+    Args:
+        op: What to tune.
+        target: The device.
+        space: A finite table to choose from; ``None`` searches everything that the rules derive.
+        model: Fitted model that gives the base margin; ``None`` starts from the roofline bound.
+        strategy: Name of ``STRATEGIES``; ``random`` asks no model.
+        seed: Of all choices.
+
+    Raises:
+        InvalidInputError: The strategy is unknown.
+        UnsupportedError: No sketch is derived for the op.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        target: Target,
+        *,
+        space: ScheduleBatch | None = None,
+        model: CostModel | None = None,
+        strategy: str = "annealing",
+        seed: int = 0,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise InvalidInputError(f"unknown strategy {strategy!r}", f"one of {', '.join(STRATEGIES)}")
+        self.op, self.target, self.seed, self.strategy_name = op, target, seed, strategy
+        self.sketches = derive(op, target) if space is None else space.sketches
+        self.space: Space = GeneratedSpace(op, target, self.sketches) if space is None else TableSpace(space)
+        self.strategy = STRATEGIES[strategy](self.space)
+        self.model = Guided(model, seed)
+        self.seconds = {"search": 0.0, "features": 0.0, "model": 0.0}
+        self.round = 0
+        self._extract = Extractor(op, target, self.sketches)
+        self._roofline = roofline_us(op, target)
+        self._default = default_schedule(op, target, self.sketches)
+        self._asked: set[bytes] = set()
+        self._features: list[NDArray[np.float32]] = []
+        self._labels: list[float] = []
+
+    def ask(self, n: int) -> list[Proposal]:
+        """The next ``n`` schedules, best guess first; fewer when the space has no more. One call is one round."""
+        start = time.perf_counter()
+        inner = self.seconds["features"] + self.seconds["model"]
+        rng = np.random.default_rng([self.seed, self.round])
+        guided = self.strategy_name != "random"
+        proposals: list[Proposal] = []
+        if self.round == 0 and n > 0:
+            proposals += self._first()
+        explorers = max(1, n // EXPLORE_EVERY) if guided and self.round > 0 and n > 1 else 0
+        wanted = n - len(proposals) - explorers
+        chosen = self.strategy.propose(wanted, self.score, rng, self._asked)
+        predicted = self.score(chosen) if guided and len(chosen) else np.zeros(0)
+        for i in range(len(chosen)):
+            origin = "model" if guided else "uniform"
+            proposals.append(Proposal(chosen[i], origin, float(predicted[i]) if guided else None, self.round))
+        self._asked.update(chosen.keys())
+        if explorers:
+            drawn = draw_distinct(self.space, explorers, rng, self._asked)
+            scores = self.score(drawn) if len(drawn) else np.zeros(0)
+            proposals += [Proposal(drawn[i], "explore", float(scores[i]), self.round) for i in range(len(drawn))]
+            self._asked.update(drawn.keys())
+        self.round += 1
+        spent = time.perf_counter() - start
+        self.seconds["search"] += spent - (self.seconds["features"] + self.seconds["model"] - inner)
+        return proposals
+
+    def tell(self, schedules: Sequence[Schedule], measurements: Sequence[Measurement]) -> None:
+        """Takes note of what came out, and refits the model on all of this run's valid measurements."""
+        batch = ScheduleBatch.of(self.sketches, schedules)
+        self._asked.update(batch.keys())
+        latencies = np.asarray([m.latency_us if m.latency_us is not None else np.nan for m in measurements], np.float64)
+        self.strategy.observe(batch, latencies)
+        ok = np.flatnonzero(~np.isnan(latencies))
+        if self.strategy_name == "random" or not len(ok):
+            return
+        start = time.perf_counter()
+        self._features.append(self._extract(batch.take(ok)))
+        self._labels += list(np.log(self._roofline / latencies[ok]))
+        self.model.refit(np.concatenate(self._features), np.asarray(self._labels))
+        self.seconds["model"] += time.perf_counter() - start
+
+    def score(self, batch: ScheduleBatch) -> NDArray[np.float64]:
+        """The model's score of each row, log(roofline time / measured time)."""
+        start = time.perf_counter()
+        x = self._extract(batch)
+        middle = time.perf_counter()
+        scores = self.model.score(x)
+        self.seconds["features"] += middle - start
+        self.seconds["model"] += time.perf_counter() - middle
+        return scores
+
+    def _first(self) -> list[Proposal]:
+        """The default schedule, where the space holds it."""
+        batch = ScheduleBatch.of(self.sketches, [self._default])
+        members = self.space.members()
+        if members is not None and batch.keys()[0] not in set(members.keys()):
+            return []
+        self._asked.update(batch.keys())
+        return [Proposal(self._default, "default", float(self.score(batch)[0]), 0)]

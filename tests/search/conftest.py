@@ -1,0 +1,42 @@
+"""Spaces to search, and a score that is a known function of the knobs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autosched.search import GeneratedSpace, Space, TableSpace
+from autosched.sketches.builders import gemm
+from autosched.sketches.schedule import ScheduleBatch
+from autosched.sketches.target import PRESETS
+
+
+def knob_score(batch: ScheduleBatch) -> NDArray[np.float64]:
+    """Worth of a schedule: best near one tile, with a ridge between stages and block_k, by structure; about 0 to -60."""
+    m, n, k = (np.log2(batch.column(x)) for x in ("block_m", "block_n", "block_k"))
+    worth = -((m - 7.0) ** 2) - (n - 8.0) ** 2 - 0.5 * (k - 6.0) ** 2
+    worth -= 0.3 * np.abs(batch.column("stages") * 2.0 ** (k - 6.0) - 4.0)
+    worth -= 0.2 * np.abs(np.log2(batch.column("warps")) - 3.0) + 0.05 * np.abs(np.log2(batch.column("group_m")) - 3.0)
+    worth += 0.5 * batch.fact("tma_a") + 0.5 * batch.fact("tma_b") + 0.2 * batch.fact("persistent")
+    return np.asarray(worth + 0.1 * (batch.column("flatten") == 1) - 0.3 * (batch.column("subtile") > 1), np.float64)
+
+
+def generated_space() -> GeneratedSpace:
+    return GeneratedSpace(gemm(4096, 4096, 4096), PRESETS["H200"])
+
+
+def table_space(rows: int = 300) -> TableSpace:
+    """The first ``rows`` distinct schedules of a sample of the generated space."""
+    batch = generated_space().sample(np.random.default_rng(7), 2 * rows)
+    return TableSpace(TableSpace(batch).members().take(np.arange(rows)))
+
+
+SPACES = {"generated": generated_space, "table": table_space}
+
+
+@pytest.fixture(params=list(SPACES))
+def space(request: pytest.FixtureRequest) -> Space:
+    """Each kind of space."""
+    made: Space = SPACES[request.param]()
+    return made

@@ -1,0 +1,100 @@
+"""Every sketch against the reference through Triton's interpreter (its bf16 dot is broken, so fp16 and fp32)."""
+
+from __future__ import annotations
+
+import pytest
+
+from autosched.sketches.builders import contraction, gemm
+from autosched.sketches.op import Op
+from autosched.sketches.rules import derive
+from autosched.sketches.rules.split import SHORTEST
+from autosched.sketches.schedule import Schedule
+from autosched.sketches.sketch import Sketch
+from autosched.sketches.target import PRESETS
+from tests.sketches.interpret import interpret
+from tests.sketches.pairwise import LARGE, SIZES, cases
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+H200 = PRESETS["H200"]
+#: Rows padded to 16 bytes, so that TMA is legal at odd sizes too.
+NAMES = sorted(s.name for s in derive(gemm(256, 256, 256, dtype="fp16"), H200))
+
+
+def padded(m: int, n: int, k: int, layout: str = "nn", **keywords: object) -> Op:
+    """A GEMM whose rows start 16-byte aligned whatever its sizes."""
+    shapes = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k), "out": (m, n)}
+    strides = {name: (-(-inner // 8) * 8, 1) for name, (_, inner) in shapes.items()}
+    return gemm(m, n, k, layout=layout, strides=strides, **keywords)  # type: ignore[arg-type]
+
+
+def small(sketch: Sketch, **fixed: int) -> Schedule:
+    """Tiles that cut each extent into a few, with every knob away from its trivial value where there is a choice."""
+    domains = {knob.name: knob for knob in sketch.knobs}
+    wanted = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 2, "split_k": 3, "subtile": 2, **fixed}
+    for group in ("m", "n", "k"):
+        if f"block_{group}" not in fixed:
+            wanted[f"block_{group}"] = max(16, min(256, sketch.view.extent(group) // 2))
+    return Schedule.of(sketch, **{name: domains[name].nearest(v) for name, v in wanted.items() if name in domains})
+
+
+def test_pairs_are_covered() -> None:
+    chosen = cases()
+    assert all(sum(x > LARGE for x in case) <= 1 for case in chosen)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        pairs = {(case[i], case[j]) for case in chosen}
+        assert pairs == {(x, y) for x in SIZES for y in SIZES if (x > LARGE) + (y > LARGE) <= 1}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sketch_on_odd_sizes(name: str) -> None:
+    work = []
+    for i, (m, n, k) in enumerate(cases()):
+        op = padded(m, n, k, ("nn", "nt", "tn", "tt")[i % 4], dtype=("fp16", "fp32")[i % 2])
+        work += [(op, small(s)) for s in derive(op, H200) if s.name == name]
+    expected = [case for case in cases() if not name.startswith("split") or case[2] >= SHORTEST]
+    assert len(work) == len(expected) >= 16
+    failed = [(op.key(), s.to_json(), r) for (op, s), r in zip(work, interpret(work), strict=True) if r["wrong"]]
+    assert not failed
+
+
+OTHERS = {
+    "batch": contraction("bmk,bkn->bmn", {"b": 3, "m": 17, "n": 33, "k": 129}, dtype="fp16"),
+    "fused": contraction("abk,kn->abn", {"a": 3, "b": 7, "n": 33, "k": 129}, dtype="fp16"),
+    "two axes a group": contraction("akb,kcd->acbd", {"a": 3, "k": 129, "b": 5, "c": 4, "d": 6}, dtype="fp16"),
+    "two reductions": contraction("mkl,lkn->mn", {"m": 17, "n": 33, "k": 9, "l": 15}, dtype="fp16"),
+    "matrix-vector": contraction("mk,k->m", {"m": 33, "k": 129}, dtype="fp16"),
+    "outer": contraction("m,n->mn", {"m": 33, "n": 17}, dtype="fp16"),
+    "dot": contraction("k,k->", {"k": 129}, dtype="fp32"),
+    "transposed output": contraction("mk,kn->nm", {"m": 17, "n": 33, "k": 129}, dtype="fp16"),
+    "unpadded": gemm(129, 17, 129, dtype="fp16"),
+    "dynamic": gemm(17, 64, 129, dtype="fp16", layout="nt", dynamic=["M"]),
+    "mixed output": gemm(17, 64, 129, dtype="fp16", out_dtype="fp32"),
+    "linear epilogue": gemm(17, 72, 129, dtype="fp16", epilogue=["bias", "relu", "residual"]),
+    "gelu": gemm(17, 72, 33, dtype="fp32", epilogue=["bias", "gelu"]),
+    "gelu_tanh": gemm(17, 72, 33, dtype="fp32", epilogue=["gelu_tanh"]),
+    "silu": gemm(17, 72, 33, dtype="fp32", epilogue=["silu", "residual"]),
+}
+
+
+@pytest.mark.parametrize("label", OTHERS)
+def test_other_ops(label: str) -> None:
+    op = OTHERS[label]
+    work = [(op, small(s)) for s in derive(op, H200)]
+    failed = [(s.to_json(), r) for (_, s), r in zip(work, interpret(work), strict=True) if r["wrong"]]
+    assert not failed
+
+
+def test_tiles_warps_stages_and_order_change_no_bit() -> None:
+    op = padded(129, 129, 129, dtype="fp16")
+    variants: list[dict[str, int]] = [
+        {"block_m": 16, "block_n": 128},
+        {"block_m": 128, "block_n": 16, "warps": 8},
+        {"block_m": 32, "block_n": 32, "stages": 5, "group_m": 1},
+        {"block_m": 64, "block_n": 64, "warps": 1, "group_m": 8},
+    ]
+    for sketch in derive(op, H200)[::3]:
+        work = [(op, small(sketch, block_k=32, **v)) for v in variants]
+        digests = {r["digest"] for r in interpret(work)}
+        assert len(digests) == 1, sketch.name

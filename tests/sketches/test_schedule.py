@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.errors import InvalidInputError
+from autosched.sketches.builders import gemm
+from autosched.sketches.constraints import REASONS, explain_invalid, shared_lower_bound, why_invalid
+from autosched.sketches.knobs import Knob
+from autosched.sketches.rules import derive
+from autosched.sketches.schedule import ABSENT, Schedule, ScheduleBatch
+from autosched.sketches.target import PRESETS
+
+H200 = PRESETS["H200"]
+OP = gemm(4096, 4096, 4096)
+SKETCHES = {s.name: s for s in derive(OP, H200)}
+PLAIN = SKETCHES["grid.ptr-ptr.direct-ptr"]
+BOXES = SKETCHES["persistent.tma-tma.subtiled-tma"]
+
+
+def test_knobs_own_neighbours_nearest_and_encoding() -> None:
+    knob = Knob("block_m", (16, 32, 64))
+    assert knob.neighbours(16) == (32,)
+    assert knob.neighbours(32) == (16, 64)
+    assert knob.nearest(128) == 64
+    assert knob.nearest(20) == 16
+    assert knob.encode(np.asarray([16, 64])).tolist() == [4.0, 6.0]
+    assert Knob("stages", (2, 3)).encode(np.asarray([3])).tolist() == [3.0]
+    assert set(knob.sample(np.random.default_rng(0), 100).tolist()) == {16, 32, 64}
+
+
+def test_json_round_trip_is_exact() -> None:
+    rng = np.random.default_rng(0)
+    for sketch in SKETCHES.values():
+        schedule = Schedule.of(sketch, **{k.name: int(k.sample(rng, 1)[0]) for k in sketch.knobs})
+        assert Schedule.from_json(schedule.to_json(), list(SKETCHES.values())) == schedule
+        assert {v for k, v in zip(schedule.to_json(), schedule.values, strict=False) if v == ABSENT} <= {ABSENT}
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"sketch": "nonesuch"}, "nonesuch"),
+        ({"sketch": PLAIN.name, "block_m": 48}, "48"),
+        ({"sketch": PLAIN.name, "split_k": 2}, "split_k"),
+        ({"sketch": PLAIN.name, "block_m": "64"}, "'64'"),
+        ({"sketch": PLAIN.name, "block_m": True}, "True"),
+    ],
+)
+def test_rebuilding_checks_every_value(data: dict[str, int | str], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        Schedule.from_json(data, list(SKETCHES.values()))
+
+
+def test_a_batch_is_columns_of_a_union() -> None:
+    one, two = Schedule.of(PLAIN, block_m=64), Schedule.of(BOXES, flatten=1)
+    batch = ScheduleBatch.of(tuple(SKETCHES.values()), [one, two])
+    assert batch[0] == one
+    assert batch[1] == two
+    assert batch.column("block_m").tolist() == [64, 128]
+    assert batch.column("flatten").tolist() == [ABSENT, 1]
+    assert batch.fact("persistent").tolist() == [0, 1]
+    assert batch.take([1])[0] == two
+    assert len(set(ScheduleBatch.concat([batch, batch]).keys())) == 2
+
+
+def reason(**knobs: int) -> str | None:
+    name = knobs.pop("sketch", None)
+    sketch = BOXES if name else PLAIN
+    return explain_invalid(OP, H200, Schedule.of(sketch, **knobs))
+
+
+def test_reasons() -> None:
+    assert reason() is None
+    # 6 x (256 + 256) x 64 x 2 bytes = 393,216 > 232,448
+    assert "shared memory" in str(reason(block_m=256, block_n=256, stages=7, warps=8))
+    assert "registers" in str(reason(block_m=256, block_n=256, block_k=16, stages=1, warps=4))
+    split = SKETCHES["split.ptr-ptr.workspace"]
+    short = Schedule.of(split, block_k=256, split_k=20, stages=1)  # 16 steps
+    assert "more parts than steps" in str(explain_invalid(OP, H200, short))
+    narrow = Schedule.of(BOXES, block_n=32, subtile=4)
+    assert "narrower" in str(explain_invalid(OP, H200, narrow))
+
+
+def test_shared_lower_bound_by_hand() -> None:
+    batch = ScheduleBatch.of((PLAIN, BOXES), [Schedule.of(PLAIN, stages=4), Schedule.of(BOXES, stages=1)])
+    tile = (128 * 64 + 64 * 128) * 2
+    assert shared_lower_bound(OP, batch).tolist() == [3 * tile, tile]
+
+
+def test_a_loop_of_one_step_has_no_pipeline() -> None:
+    op = gemm(4096, 4096, 64)
+    sketch = derive(op, H200)[0]
+    assert shared_lower_bound(op, ScheduleBatch.of((sketch,), [Schedule.of(sketch, stages=7)])).tolist() == [0]
+
+
+def test_rejections_are_counted_by_reason() -> None:
+    batch = ScheduleBatch.of((PLAIN,), [Schedule.of(PLAIN), Schedule.of(PLAIN, block_m=256, block_n=256, warps=1)])
+    verdict = why_invalid(OP, H200, batch)
+    assert verdict.valid.tolist() == [True, False]
+    assert sum(verdict.counts().values()) == 1
+    assert set(verdict.counts()) < set(REASONS)
