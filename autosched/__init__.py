@@ -1,1 +1,63 @@
+"""autosched: a learned-cost-model auto-scheduler for Triton kernels.
+
+Public names resolve on first use, so that importing the package loads neither torch nor triton nor xgboost.
+"""
+
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autosched.errors import StopTuning as StopTuning
+    from autosched.errors import TuningInterrupted as TuningInterrupted
+    from autosched.log import TuningLog as TuningLog
+    from autosched.measure.local import LocalMeasurer as LocalMeasurer
+    from autosched.measure.replay import ReplayMeasurer as ReplayMeasurer
+    from autosched.measure.synthetic import SyntheticMeasurer as SyntheticMeasurer
+    from autosched.recorded import recorded_devices as recorded_devices
+    from autosched.recorded import recorded_measurer as recorded_measurer
+    from autosched.result import TuningResult as TuningResult
+    from autosched.sketches.builders import contraction as contraction
+    from autosched.sketches.builders import gemm as gemm
+    from autosched.sketches.rules import derive as derive
+    from autosched.sketches.target import PRESETS as PRESETS
+    from autosched.sketches.target import Target as Target
+    from autosched.tune import Budget as Budget
+    from autosched.tune import tune_op as tune_op
+    from autosched.tuner import Tuner as Tuner
+
+_PUBLIC = {
+    "Budget": "autosched.tune",
+    "LocalMeasurer": "autosched.measure.local",
+    "PRESETS": "autosched.sketches.target",
+    "ReplayMeasurer": "autosched.measure.replay",
+    "StopTuning": "autosched.errors",
+    "SyntheticMeasurer": "autosched.measure.synthetic",
+    "Target": "autosched.sketches.target",
+    "Tuner": "autosched.tuner",
+    "TuningInterrupted": "autosched.errors",
+    "TuningLog": "autosched.log",
+    "TuningResult": "autosched.result",
+    "contraction": "autosched.sketches.builders",
+    "derive": "autosched.sketches.rules",
+    "gemm": "autosched.sketches.builders",
+    "recorded_devices": "autosched.recorded",
+    "recorded_measurer": "autosched.recorded",
+    "tune_op": "autosched.tune",
+}
+
+__version__ = "0.1.0"
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605 - the names are the table's
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from autosched.errors import InvalidInputError, NoDeviceError, StopTuning, TuningInterrupted, UsageError
+from autosched.errors import InvalidInputError, StopTuning, TuningInterrupted, UsageError
+from autosched.choice import Outcome, choose
 from autosched.measure.base import Comparison, Measurer
+from autosched.measure.local import LocalMeasurer
+from autosched.measure.replay import ReplayMeasurer
 from autosched.models import CostModel
-from autosched.record import Measurement, Record, Status
+from autosched.recorded import base_model, shipped_model
+from autosched.record import Measurement, Record
 from autosched.result import TuningResult
 from autosched.session import Session
 from autosched.sketches.builders import build_named
@@ -71,6 +75,7 @@ class Progress:
 
 
 Observer = Callable[[Progress], None]
+T = TypeVar("T")
 
 
 def tune_op(
@@ -120,23 +125,26 @@ def tune_op(
     budget = budget if isinstance(budget, Budget) else Budget(trials=budget)
     with ExitStack() as stack:
         if budget.trials == 0 and target is not None:
-            return _unmeasured(op, parse_target(target), model, strategy, seed)
+            return _unmeasured(op, parse_target(target), model, seed)
         if measurer is None:
             measurer = stack.enter_context(_local_measurer(target))
         table = measurer.space(op)
-        if table is None and model is None:
-            model = _shipped_model()
+        if model is None:
+            model = base_model(op, measurer, seed)
         tuner = Tuner(op, measurer.target, space=table, model=model, strategy=strategy or "annealing", seed=seed)
         run = _Run(op, tuner, measurer, budget, (*callbacks, *((progress,) if progress else ())))
-        run.session = stack.enter_context(Session.open(op, measurer, log, resume=resume, seed=seed, strategy=tuner.strategy_name))
+        opened = Session.open(
+            op, measurer, log, resume=resume, seed=seed, strategy=tuner.strategy_name, sketches=tuner.sketches
+        )
+        run.session = stack.enter_context(opened)
+        stopped = ""
         try:
             run.search()
-        except StopTuning:
-            pass
+        except StopTuning as stop:
+            stopped = str(stop) or "a callback stopped it"
         except KeyboardInterrupt:
-            run.interrupted = True
-            raise TuningInterrupted(run.result(run.session)) from None
-        return run.result(run.session)
+            raise TuningInterrupted(run.result(stopped="interrupted")) from None
+        return run.result(stopped)
 
 
 class _Run:
@@ -153,8 +161,8 @@ class _Run:
         self.baseline_name = ""
         self.comparison: Comparison | None = None
         self.finalists: list[Schedule] = []
-        self.measuring = 0.0
-        self.interrupted = False
+        self.measuring = self.comparing = 0.0
+        self.exhausted = False
         self.started = time.perf_counter()
 
     def search(self) -> None:
@@ -167,13 +175,16 @@ class _Run:
             self._tell_observers("search")
             proposals = self.tuner.ask(n)
             if not proposals:
+                self.exhausted = True
                 break
             measurements = self._measure(proposals)
             self.tuner.tell([p.schedule for p in proposals], measurements)
         self.finalists = self._best_schedules(FINALISTS)
         if self.finalists and self.measurer.source == "measured":
             self._tell_observers("shoot-out")
+            before = self.measuring
             self.comparison = self._timed(lambda: self.measurer.compare(self.op, self.finalists))
+            self.comparing = self.measuring - before
 
     def _measure(self, proposals: list[Proposal]) -> list[Measurement]:
         """Sends a round to the measurer; what a resumed log already holds is not measured again."""
@@ -213,7 +224,7 @@ class _Run:
         default = [self.schedules[i] for _, i in ok if self.records[i].origin == "default"]
         return chosen + [s for s in default if s not in chosen]
 
-    def _timed[T](self, call: Callable[[], T]) -> T:
+    def _timed(self, call: Callable[[], T]) -> T:
         start = time.perf_counter()
         try:
             return call()
@@ -240,3 +251,82 @@ class _Run:
     def failures(self) -> dict[str, int]:
         """Trials by status, without ``ok``."""
         return dict(Counter(str(r.measurement.status) for r in self.records if not r.measurement.ok))
+
+    def result(self, stopped: str = "") -> TuningResult:
+        """What the run found, written to the log and the store."""
+        outcome = choose(self.op, self.records, self.schedules, self.finalists, self.comparison)
+        spent = self.budget.trials is None or len(self.records) >= self.budget.trials
+        status = "all_failed" if outcome.schedule is None else "partial" if stopped or not (spent or self.exhausted) else "tuned"
+        ok_errors = Counter(r.measurement.error.splitlines()[0][:200] for r in self.records if r.measurement.error)
+        result = TuningResult(
+            op=self.op,
+            device=self.measurer.target.name,
+            origin=self.measurer.source,
+            status=status,
+            schedule=outcome.schedule,
+            latency_us=outcome.latency_us,
+            baseline_name=self.baseline_name,
+            baseline_us=outcome.vendor_us or self.baseline_us,
+            ratio=outcome.ratio,
+            interval=outcome.interval,
+            trials=len(self.records),
+            compiled=sum(bool(r.measurement.compiled) for r in self.records),
+            failures=self.failures(),
+            errors=ok_errors.most_common(5),
+            seconds=self._seconds(),
+            fraction_of_recorded_best=self._fraction(outcome),
+            reason=f"stopped: {stopped}; {outcome.reason}" if stopped else outcome.reason,
+            log=self.session.path,
+            curve=tuple(self.curve),
+        )
+        self.session.end(status, {k: v for k, v in result.to_dict().items() if k in ("best", "baseline", "trials", "seconds")})
+        return result
+
+    def _seconds(self) -> dict[str, float]:
+        """Wall seconds by phase; measuring hides part of compiling, so what is left of both is called compiling."""
+        phases = dict(self.tuner.seconds)
+        measure = self.measuring
+        if self.measurer.source == "measured":
+            measure = min(sum(r.measurement.measure_seconds for r in self.records) + self.comparing, self.measuring)
+        return {
+            "total": time.perf_counter() - self.started,
+            **phases,
+            "compile": self.measuring - measure,
+            "measure": measure,
+        }
+
+    def _fraction(self, outcome: Outcome) -> float | None:
+        if not isinstance(self.measurer, ReplayMeasurer) or outcome.latency_us is None:
+            return None
+        return self.measurer.best(self.op)[1] / outcome.latency_us
+
+
+def _resolve(
+    op: Op | str,
+    shape: Sequence[int] | Mapping[str, int] | None,
+    dtype: Any,
+    layout: str | None,
+    epilogue: Sequence[str] | None,
+) -> Op:
+    if isinstance(op, Op):
+        given = {"shape": shape, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+        if extra := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"{extra[0]} given beside an Op", "the op has its own; leave it out")
+        return op
+    if shape is None:
+        raise UsageError(f"op {op!r} without a shape", "give shape=(M, N, K)")
+    return build_named(op, shape, dtype=dtype or "bf16", layout=layout or "nn", epilogue=epilogue or ())
+
+
+def _local_measurer(target: Target | str | None) -> LocalMeasurer:
+    return LocalMeasurer(None if target is None else parse_target(target))
+
+
+def _unmeasured(op: Op, target: Target, model: CostModel | None, seed: int) -> TuningResult:
+    """Budget 0: the model's own pick, which needs no device."""
+    tuner = Tuner(op, target, model=model or shipped_model(), seed=seed)
+    pick = max(tuner.ask(8), key=lambda p: p.predicted if p.predicted is not None else float("-inf"))
+    seconds = {"total": sum(tuner.seconds.values()), **tuner.seconds, "compile": 0.0, "measure": 0.0}
+    return TuningResult(
+        op, target.name, "predicted", "tuned", pick.schedule, seconds=seconds, reason="the model's pick, not measured"
+    )

@@ -29,7 +29,7 @@ COMPILED: Final[tuple[Feature, ...]] = (
     Feature("tma_stores", "1", "cp.async.bulk.tensor or cp.reduce.async.bulk.tensor to global memory in the PTX"),
     Feature("plain_loads", "1", "ld.global in the PTX"),
     Feature("plain_stores", "1", "st.global in the PTX"),
-    Feature("atomics", "1", "atom and red on global memory in the PTX"),
+    Feature("atomics", "1", "atom and red in the PTX"),
     Feature("ldmatrix", "1", "ldmatrix in the PTX"),
     Feature("barriers", "1", "bar.sync and barrier instructions of a CTA in the PTX"),
     Feature("register_a", "1", "wgmma.mma_async whose A operand is a tuple of registers, in the PTX"),

@@ -34,6 +34,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
         compile_timeout_s: Seconds for compiling one schedule.
         setup_timeout_s: Seconds for making the operands of an op.
         run_timeout_s: Seconds for proving and timing one kernel.
+        prove_timeout_s: Seconds for the long proof of the finalists.
         compare_timeout_s: Seconds for a comparison.
         seed: Seed of all operands.
     """
@@ -54,6 +55,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     compile_timeout_s: float = 60.0
     setup_timeout_s: float = 180.0
     run_timeout_s: float = 30.0
+    prove_timeout_s: float = 120.0
     compare_timeout_s: float = 300.0
     seed: int = 0
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from autosched.errors import WorkerError
-from autosched.measure.messages import Device, Identify, Measure, Prove, Reply, Request, Setup
+from autosched.measure.messages import Compare, Device, Identify, Measure, Prove, Reply, Request, Setup, Source
 from autosched.measure.process import ChildDied, ChildError, ChildProcess, ChildTimeout
 from autosched.record import Status
 
@@ -135,9 +135,14 @@ class GpuWorker:
 
 
 def _named(job: Job, text: str) -> str:
-    """An error's text behind the label of the kernel that caused it."""
+    """An error's text behind the labels of the kernels that may have caused it."""
     request = job.request
-    label = request.source.label if isinstance(request, Measure | Prove) else ""
+    sources: tuple[Source, ...] = ()
+    if isinstance(request, Measure):
+        sources = (request.source,)
+    elif isinstance(request, Prove | Compare):
+        sources = request.sources
+    label = "; ".join(source.label for source in sources)
     return (f"{label}: {text}" if label else text)[:ERROR_LENGTH]
 
 
@@ -244,6 +249,8 @@ def device_lock(key: str, *, timeout: float = -1.0) -> Iterator[None]:
             lock.acquire(timeout=timeout)
         except Timeout as error:
             raise WorkerError(f"GPU {key} is held by another run", "wait for it, or choose another device") from error
+        except RuntimeError as error:  # filelock's own check: waiting would never end
+            raise WorkerError(f"GPU {key} is held by another measurer of this process", "close that one") from error
     try:
         yield
     finally:

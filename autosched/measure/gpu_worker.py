@@ -133,10 +133,10 @@ class Session:
             return self._measure(request.source)
         if isinstance(request, Prove):
             operands = self._ready()[0]
-            kernel = self._load(request.source)
+            kernels = [self._load(source) for source in request.sources]
             seed = operands.protocol.seed + 1
-            verdict = prove_many(operands.op, kernel, device=self._device, seed=seed, launches=request.launches)
-            return Reply() if verdict.ok else Reply(status=Status.WRONG_RESULT, error=verdict.reason)
+            verdicts = prove_many(operands.op, kernels, device=self._device, seed=seed, launches=request.launches)
+            return Reply(errors=tuple("" if v.ok else f"{Status.WRONG_RESULT}: {v.reason}" for v in verdicts))
         if isinstance(request, Compare):
             return self._compare(request)
         return self._vendor()

@@ -63,6 +63,10 @@ class Pool(typing.Protocol):
         """What has been compiled since the last call, waiting up to ``timeout`` seconds for a first one."""
         ...
 
+    def keep(self, source_hash: str, user_cache_dir: str | Path) -> bool:
+        """Copy a schedule's compiled kernels to another cache of Triton; whether they were there."""
+        ...
+
     def close(self) -> None:
         """End all workers."""
         ...
@@ -188,6 +192,18 @@ class LocalMeasurer:
         assert all(result is not None for result in results)
         return [result for result in results if result is not None]
 
+    def keep(self, source_hash: str, user_cache_dir: str | Path) -> bool:
+        """Copy a winner's compiled kernels to the user's cache, so that its first launch compiles nothing.
+
+        Args:
+            source_hash: Of a schedule that was measured since the measurer started.
+            user_cache_dir: Triton's cache folder of the user.
+
+        Returns:
+            Whether they were there.
+        """
+        return self._pool is not None and self._pool.keep(source_hash, user_cache_dir)
+
     def prove(self, op: Op, schedules: Sequence[Schedule]) -> list[str]:
         """What is wrong with each finalist in many launches on fresh operands; empty where nothing is.
 
@@ -233,19 +249,28 @@ class LocalMeasurer:
 
     def _proved(self, op: Op, schedules: Sequence[Schedule]) -> list[tuple[str, Source | None]]:
         """Each schedule's failure, or its source."""
-        self._start()
-        found: list[tuple[str, Source | None]] = []
         compiled = self._compile_all(op, schedules)
-        for index, schedule in enumerate(schedules):
-            entry = compiled[index]
+        sources: dict[int, Source] = {}
+        errors: dict[int, str] = {}
+        for index, entry in compiled.items():
             if isinstance(entry, str):
-                found.append((entry, None))
-                continue
-            source = _source(entry, schedule)
-            request = Prove(source, self.protocol.finalist_launches)
-            reply = self._one(op, request, self.protocol.run_timeout_s * 4)
-            found.append(("" if reply.status is Status.OK else f"{reply.status}: {reply.error}", source))
-        return found
+                errors[index] = entry
+            else:
+                sources[index] = _source(entry, schedules[index])
+        errors |= self._prove(op, sources)
+        return [(errors[index], sources.get(index)) for index in range(len(schedules))]
+
+    def _prove(self, op: Op, sources: dict[int, Source]) -> dict[int, str]:
+        """Failures of the long proof by index; one by one if together they bring the worker down."""
+        if not sources:
+            return {}
+        request = Prove(tuple(sources.values()), self.protocol.finalist_launches)
+        reply = self._one(op, request, self.protocol.prove_timeout_s)
+        if reply.status is Status.OK:
+            return dict(zip(sources, reply.errors, strict=True))
+        if len(sources) == 1:
+            return {index: f"{reply.status}: {reply.error}" for index in sources}
+        return {index: self._prove(op, {index: source})[index] for index, source in sources.items()}
 
     def _compile_all(self, op: Op, schedules: Sequence[Schedule]) -> dict[int, Generated | str]:
         """Generated source of each schedule that compiles, the failure's text of the others."""

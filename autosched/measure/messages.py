@@ -64,9 +64,9 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
 
 
 class Prove(msgspec.Struct, frozen=True, tag="prove"):
-    """Prove a finalist: many launches on fresh operands."""
+    """Prove finalists: many launches on fresh operands, which they share."""
 
-    source: Source
+    sources: tuple[Source, ...]
     launches: int = 100
 
 
@@ -113,6 +113,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
             kernels that the compile workers' cache did not hold.
         poisoned: Whether the worker cannot go on (a CUDA error stays with its process) and has to be replaced.
         device: Answer to ``Identify``.
+        errors: Answer to ``Prove``: what is wrong with each kernel, empty where nothing is.
         baseline: Answer to ``Vendor``.
         blocks: Answer to ``Compare``.
         drift: Largest relative change of the clock into one of them.
@@ -125,6 +126,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: dict[str, float | str] = {}
     poisoned: bool = False
     device: Device | None = None
+    errors: tuple[str, ...] = ()
     baseline: Baseline | None = None
     blocks: tuple[Block, ...] = ()
     drift: float | None = None

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -86,11 +87,15 @@ class ChildError(WorkerError):
         self.text = text
 
 
+class ChildCancelled(WorkerError):  # noqa: N818 - named for what happened
+    """The caller gave up waiting; the child was killed."""
+
+
 class ChildProcess:
     """A killable child that answers requests with ``MODULE:FUNCTION``, a function from bytes to bytes.
 
     The child starts on first use and again after it was killed or died. It ends with its parent, whichever way that
-    ends. Not thread-safe: one request at a time.
+    ends. Not thread-safe: one thread uses it.
 
     Args:
         entry: ``package.module:function``, imported in the child along the parent's ``sys.path``.
@@ -176,12 +181,13 @@ class ChildProcess:
         self._process, self._connection, self._output, self._ready = process, ours, output, False
         self._finalizer = weakref.finalize(self, _end, process, ours, output)
 
-    def request(self, payload: bytes, timeout: float) -> bytes:
+    def request(self, payload: bytes, timeout: float, cancelled: threading.Event | None = None) -> bytes:
         """Ask and wait for the answer; starts the child if need be.
 
         Args:
             payload: What the child's function is called with.
             timeout: Seconds from the moment the child is ready.
+            cancelled: Ends the wait within a tenth of a second once another thread has set it.
 
         Returns:
             What the function returned.
@@ -190,15 +196,16 @@ class ChildProcess:
             ChildTimeout: No answer in time; the child was killed. The next request starts a new one.
             ChildDied: The child ended without an answer; likewise.
             ChildError: The function raised.
+            ChildCancelled: ``cancelled`` was set; the child was killed.
         """
         try:
             self.start()
             while not self._ready:
-                self._await(self._start_timeout)
+                self._await(self._start_timeout, cancelled)
                 self.receive()
             self.send(payload)
             while True:
-                self._await(timeout)
+                self._await(timeout, cancelled)
                 reply = self.receive()
                 if reply is not None:
                     return reply
@@ -272,13 +279,15 @@ class ChildProcess:
         """End the child and leave nothing behind; may be called more than once."""
         self.kill()
 
-    def _await(self, timeout: float) -> None:
-        """Wait until a message can be received; raise :class:`ChildTimeout` or :class:`ChildDied`."""
+    def _await(self, timeout: float, cancelled: threading.Event | None) -> None:
+        """Wait until a message can be received, or raise what :meth:`request` says."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
             if wait([self.connection], timeout=max(0.0, min(_TICK_S, left))):
                 return
+            if cancelled is not None and cancelled.is_set():
+                raise ChildCancelled(f"{self.name} was stopped")
             if left <= 0:
                 raise ChildTimeout(self.name, timeout, self.output_tail())
             self.check()

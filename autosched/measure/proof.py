@@ -244,17 +244,40 @@ def prove(
 
 def prove_many(
     op: Op,
-    kernel: Kernel | Callable[..., Any],
+    kernels: Sequence[Kernel | Callable[..., Any]],
     *,
     device: str | torch.device = "cuda",
     seed: int = 1,
     launches: int = 100,
-) -> Verdict:
-    """What a finalist has to survive: :func:`prove` with many launches, all on fresh operands.
+) -> list[Verdict]:
+    """What finalists have to survive: many launches, each on fresh operands, which all of them share.
 
-    Races and hazards show in some launches only.
+    Races and hazards show in some launches only. A kernel's first failure ends its part.
+
+    Args:
+        op: What they should compute.
+        kernels: Those that a choice is made from.
+        device: Where they run.
+        seed: Seed of the operands.
+        launches: Of each kernel.
+
+    Returns:
+        One verdict a kernel.
     """
-    return prove(op, kernel, device=device, seed=seed, launches=launches)
+    made = [kernel if isinstance(kernel, Kernel) else Kernel(kernel) for kernel in kernels]
+    verdicts = [Verdict(ok=True) for _ in made]
+    out = allocate(op.output, device)
+    for launch in range(launches):
+        case = integer_case(op, device, seed, launch)
+        for index, kernel in enumerate(made):
+            if verdicts[index].ok:
+                workspace = allocate_workspace(kernel.workspace_bytes, device) if kernel.workspace_bytes else None
+                run_case(kernel, case, out, workspace)
+                verdict = inspect(op, case, out, workspace)
+                if not verdict.ok:
+                    reason = f"launch {launch}: {verdict.reason}"
+                    verdicts[index] = msgspec.structs.replace(verdict, reason=reason)
+    return verdicts
 
 
 def check_timing_output(op: Op, case: Case, out: Guarded, workspace: Guarded | None = None) -> Verdict:

@@ -67,6 +67,7 @@ class Replay:
         self._stream = stream
         self._graph = torch.cuda.CUDAGraph()
         self._prepare = prepare
+        self._launch = launch  # what it refers to must live as long as the graph, which holds bare addresses
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             if prepare is not None:

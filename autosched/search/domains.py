@@ -91,21 +91,21 @@ class Domains:
     def move(self, rng: np.random.Generator, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """One move from each row, as ``GeneratedSpace`` describes it; constraints are not asked."""
         moved = rows.copy()
-        chance = rng.random((4, len(rows)))
-        to_sketch = chance[0] < SKETCH_MOVE if len(self.sketches) > 1 else np.zeros(len(rows), np.bool_)
-        to_sketch |= self.movable_counts[rows[:, 0]] == 0
-        if len(self.sketches) > 1 and (changed := np.flatnonzero(to_sketch)).size:
-            moved[changed] = self._other_sketch(rng, rows[changed], chance[1, changed])
-        kept = np.flatnonzero(~to_sketch)
-        sketch = rows[kept, 0]
-        knob = self.movable[sketch, _pick(chance[1, kept], self.movable_counts[sketch])]
-        domain = self.values[sketch, knob]
-        place = (domain == rows[kept, 1 + knob][:, None]).argmax(1)
+        sketch, chance, every = rows[:, 0], rng.random((4, len(rows))), np.arange(len(rows))
+        choices = self.movable_counts[sketch]
+        knob = self.movable[sketch, _pick(chance[1], choices)]
+        domain, now = self.values[sketch, knob], rows[every, 1 + knob]
+        place = (domain == now[:, None]).argmax(1)
         neighbours = self.near_counts[sketch, knob, place]
-        close = self.near[sketch, knob, place, _pick(chance[2, kept], neighbours)]
-        other = _pick(chance[2, kept], self.counts[sketch, knob] - 1)
-        far = domain[np.arange(len(kept)), other + (other >= place)]
-        moved[kept, 1 + knob] = np.where((chance[3, kept] < JUMP) | (neighbours == 0), far, close)
+        close = self.near[sketch, knob, place, _pick(chance[2], neighbours)]
+        others = self.counts[sketch, knob] - 1
+        other = _pick(chance[2], others)
+        far = domain[every, np.minimum(other + (other >= place), others)]
+        value = np.where((chance[3] < JUMP) | (neighbours == 0), far, close)
+        moved[every, 1 + knob] = np.where(choices == 0, now, value)
+        if len(self.sketches) > 1:
+            changed = np.flatnonzero((chance[0] < SKETCH_MOVE) | (choices == 0))
+            moved[changed] = self._other_sketch(rng, rows[changed], chance[1, changed])
         return moved
 
     def contains(self, rows: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -20,11 +20,21 @@ FUNCTIONS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A rectangle of the output: the names of its fp32 value and of its row and column indices, and its size."""
+    """A rectangle of a tile of the output.
+
+    Attributes:
+        value: Name of its fp32 value.
+        rows: Name of its row indices.
+        columns: Name of its column indices.
+        width: Number of columns.
+        block_m: Rows of the tile, which decide whether rows overhang.
+        block_n: Columns of the whole tile, which decide whether columns overhang.
+    """
 
     value: str
     rows: str
     columns: str
+    width: int
     block_m: int
     block_n: int
 

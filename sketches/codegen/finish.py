@@ -91,7 +91,7 @@ def _workspace(node: WorkspaceFinish, k: Kernel, epilogue: Epilogue) -> list[Ker
 def _pointer_store(node: PointerStore, k: Kernel, piece: Piece, start: str) -> None:
     out = k.op.output
     pointers, _ = tile_pointers(k, out, piece)
-    shape = f"({piece.block_m}, {piece.block_n})"
+    shape = f"({piece.block_m}, {piece.width})"
     if "[:, None]" not in pointers or "[None, :]" not in pointers:
         pointers = f"tl.broadcast_to({pointers}, {shape})"
     bounds = k.bounds(
@@ -103,7 +103,7 @@ def _pointer_store(node: PointerStore, k: Kernel, piece: Piece, start: str) -> N
 @emit_store.register
 def _tma_store(node: TmaStore, k: Kernel, piece: Piece, start: str) -> None:
     out = k.op.output
-    k.descriptor(out, ("m", "n"), (piece.block_m, piece.block_n))
+    k.descriptor(out, ("m", "n"), (piece.block_m, piece.width))
     k.line(f"{out.name}_desc.store([tile_m * {k.knob('block_m')}, {start}], {piece.value}.to(tl.{out.dtype.tl}))")
 
 
@@ -111,7 +111,7 @@ def _piece(k: Kernel, value: str, start: str, width: int) -> Piece:
     """Emits the row and column indices of a piece of the tile."""
     k.line(f"rows = tile_m * {k.knob('block_m')} + tl.arange(0, {k.knob('block_m')})")
     k.line(f"columns = {start} + tl.arange(0, {width})")
-    return Piece(value, "rows", "columns", k.knobs["block_m"], width)
+    return Piece(value, "rows", "columns", width, k.knobs["block_m"], k.knobs["block_n"])
 
 
 def _partial_sums(k: Kernel, piece: Piece, part: str) -> tuple[str, str]:

@@ -67,9 +67,8 @@ def _run(op: Op) -> list[str]:
     sizes = {name: f"{tensor}.shape[{i}]" for name, (tensor, i) in _sizes(op).items()}
     out = op.output
     dynamic = {a.name for a in op.axes if a.dynamic}
-    shape = ", ".join(
-        sizes[e.axes[0].upper()] if set(e.axes) & dynamic else str(n) for n, e in zip(out.shape, out.index, strict=True)
-    )
+    extents = zip(out.shape, out.index, strict=True)
+    shape = "".join(f"{sizes[e.axes[0].upper()] if set(e.axes) & dynamic else n}, " for n, e in extents).rstrip()
     signature = ", ".join([*inputs[:2], *(["*", *inputs[2:]] if inputs[2:] else [])])
     star = "" if inputs[2:] else "*, "
     return [
@@ -78,7 +77,7 @@ def _run(op: Op) -> list[str]:
         "    import torch",
         "",
         "    if out is None:",
-        f"        out = torch.empty_strided(({shape},), TENSORS['out'][1], dtype=torch.{out.dtype.torch}, device={inputs[0]}.device)",
+        f"        out = torch.empty_strided(({shape}), TENSORS['out'][1], dtype=torch.{out.dtype.torch}, device={inputs[0]}.device)",
         f"    for name, tensor in zip(TENSORS, ({', '.join([*inputs, 'out'])},)):",
         "        shape, strides, dtype = TENSORS[name]",
         "        fits = len(shape) == tensor.ndim and all(n in (None, m) for n, m in zip(shape, tensor.shape))",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from autosched.sketches.target import PRESETS
 
 
 def knob_score(batch: ScheduleBatch) -> NDArray[np.float64]:
-    """Worth of a schedule: best near one tile, with a ridge between stages and block_k, by structure; about 0 to -60."""
+    """Worth of a schedule: best near one tile, with a ridge between stages and block_k, and by structure."""
     m, n, k = (np.log2(batch.column(x)) for x in ("block_m", "block_n", "block_k"))
     worth = -((m - 7.0) ** 2) - (n - 8.0) ** 2 - 0.5 * (k - 6.0) ** 2
     worth -= 0.3 * np.abs(batch.column("stages") * 2.0 ** (k - 6.0) - 4.0)
@@ -32,11 +34,10 @@ def table_space(rows: int = 300) -> TableSpace:
     return TableSpace(TableSpace(batch).members().take(np.arange(rows)))
 
 
-SPACES = {"generated": generated_space, "table": table_space}
+SPACES: dict[str, Callable[[], GeneratedSpace | TableSpace]] = {"generated": generated_space, "table": table_space}
 
 
 @pytest.fixture(params=list(SPACES))
 def space(request: pytest.FixtureRequest) -> Space:
     """Each kind of space."""
-    made: Space = SPACES[request.param]()
-    return made
+    return SPACES[request.param]()

@@ -85,13 +85,14 @@ def cells(batch: ScheduleBatch) -> list[tuple[int, ...]]:
     return list(zip(batch.sketch_index.tolist(), *(batch.column(x).tolist() for x in names), strict=True))
 
 
-@pytest.mark.parametrize(("share", "most"), [(0.25, 4), (0.5, 8), (0.01, 1)])
+@pytest.mark.parametrize(("share", "most"), [(0.25, 4), (0.01, 1)])
 def test_no_tile_has_more_than_its_share(share: float, most: int) -> None:
     batch = Annealing(generated_space(), share=share).propose(16, knob_score, np.random.default_rng(0), set())
-    largest = max(cells(batch).count(cell) for cell in cells(batch))
+    free = Annealing(generated_space(), share=1.0).propose(16, knob_score, np.random.default_rng(0), set())
+    largest, unlimited = (max(cells(b).count(cell) for cell in cells(b)) for b in (batch, free))
 
     assert len(batch) == 16
-    assert largest == most
+    assert largest <= most < unlimited
     assert (np.diff(knob_score(batch)) <= 0).all()
 
 

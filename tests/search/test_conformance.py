@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from autosched.sketches.constraints import why_invalid
 from autosched.sketches.schedule import ScheduleBatch
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import PRESETS
-from tests.search.conftest import SPACES, knob_score, table_space
+from tests.search.conftest import SPACES, generated_space, knob_score, table_space
 
 
 @pytest.fixture(params=list(STRATEGIES))
@@ -43,11 +44,11 @@ def rounds(strategy: Strategy, seed: int, count: int = 3, n: int = 8) -> list[Sc
 
 def fingerprint(name: str, kind: str, seed: int) -> str:
     batches = rounds(STRATEGIES[name](SPACES[kind]()), seed)
-    return hashlib.sha256(b"".join(key for batch in batches for key in batch.keys())).hexdigest()
+    return hashlib.sha256(b"".join(batch.values.tobytes() for batch in batches)).hexdigest()
 
 
 def test_proposals_are_distinct_members_and_never_excluded(space: Space, strategy: Strategy) -> None:
-    keys = [key for batch in rounds(strategy, seed=0) for key in batch.keys()]
+    keys = ScheduleBatch.concat(rounds(strategy, seed=0)).keys()
 
     assert len(keys) == 24
     assert len(set(keys)) == 24
@@ -103,15 +104,13 @@ def test_a_table_is_exhausted(name: str) -> None:
 
 def pinned(sketch: Sketch, **values: tuple[int, ...]) -> Sketch:
     """The sketch with smaller domains for some knobs, and only the first value of the others."""
-    from dataclasses import replace
-
     knobs = tuple(replace(k, values=values.get(k.name, k.values[:1])) for k in sketch.knobs)
     return replace(sketch, knobs=knobs)
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
 def test_a_small_generated_space_is_exhausted(name: str) -> None:
-    whole = SPACES["generated"]()
+    whole = generated_space()
     sketch = pinned(whole.sketches[0], block_m=(16, 32, 64), block_n=(16, 32), warps=(1,), stages=(1, 2))
     space = GeneratedSpace(gemm(4096, 4096, 4096), PRESETS["H200"], (sketch,))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -95,8 +97,6 @@ def test_a_change_of_sketch_keeps_what_both_have() -> None:
 
 
 def test_a_shared_knob_goes_to_the_nearest_value_of_the_new_domain() -> None:
-    from dataclasses import replace
-
     first, second = generated_space().sketches[:2]
     second = replace(second, knobs=tuple(replace(k, values=k.values[::2]) for k in second.knobs))
     domains = Domains.of((first, second))
@@ -171,8 +171,6 @@ def test_a_table_of_one_row_and_of_none() -> None:
 
 
 def test_a_space_with_nothing_valid_says_why() -> None:
-    from dataclasses import replace
-
     sketch = generated_space().sketches[0]
     knobs = tuple(
         replace(k, values={"block_m": (256,), "block_n": (256,), "warps": (1,)}.get(k.name, k.values[:1]))

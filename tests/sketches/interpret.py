@@ -68,7 +68,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         wrong = ~((out.float() - expected).abs() <= tolerance * (1 + expected.abs()))
     else:
         wrong = ~(out == expected.to(dtype))
-    digest = hashlib.sha256(out.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+    digest = hashlib.sha256(out.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
     return {"wrong": int(wrong.sum()), "digest": digest, "seconds": time.perf_counter() - start}
 
 

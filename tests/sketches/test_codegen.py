@@ -97,3 +97,13 @@ def test_the_isolation_test_would_see_an_emitter_that_asks() -> None:
     tree = ast.parse("def f(node, k):\n    if isinstance(k.sketch.work, PersistentWork):\n        pass\n")
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     assert {"isinstance", "PersistentWork"} <= names
+
+
+def test_a_piece_narrower_than_its_tile_is_masked_by_the_tile() -> None:
+    """24 columns in tiles of 32: pieces of 8 divide 24, yet the tile's last piece lies outside."""
+    op = gemm(15, 24, 64)
+    sketch = next(s for s in derive(op, H200) if s.name == "persistent.ptr-ptr.subtiled-ptr")
+    source = generate(op, Schedule.of(sketch, block_n=32, subtile=4)).source
+    stores = [line for line in source.splitlines() if "tl.store" in line]
+    assert len(stores) == 4
+    assert all("(columns < N)[None, :]" in line for line in stores)

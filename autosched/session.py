@@ -1,0 +1,208 @@
+"""A session: what a tuning run writes down, and what a resumed one already knows."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autosched import settings
+from autosched.errors import AutoschedError, LogError
+from autosched.log import End, Header, Start, TuningLog, Vendor, find_session, new_session_id
+from autosched.measure.base import Baseline, Measurer
+from autosched.measure.local import LocalMeasurer
+from autosched.record import Measurement, Record
+from autosched.sketches.codegen import generate
+from autosched.sketches.op import Op
+from autosched.sketches.schedule import Schedule
+from autosched.tuner import Proposal
+
+Finished = Callable[[Proposal, Measurement, Record], None]
+
+
+@dataclass
+class Session:
+    """One run's lines in a log, or in memory only.
+
+    Attributes:
+        id: Its name in the log.
+        log: Where lines go; ``None`` keeps none.
+        resumed: Measurements of an earlier part of the same session, by schedule.
+    """
+
+    id: str
+    op: Op
+    device: str
+    log: TuningLog | None
+    resumed: dict[Schedule, Measurement] = field(default_factory=dict)
+    trials: int = 0
+    schema: list[str] = field(default_factory=list)
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        op: Op,
+        measurer: Measurer,
+        log: str | Path | bool | None,
+        *,
+        resume: bool,
+        seed: int,
+        strategy: str,
+        sketches: Sequence[Any] = (),
+    ) -> Iterator[Session]:
+        """Begins a session, or continues the one that the log holds.
+
+        Raises:
+            LogError: ``resume`` without a log, or with one whose op, device, seed or protocol differ.
+        """
+        path = _path(log, op, measurer.target.name)
+        protocol = _protocol(measurer, strategy)
+        if resume and path is None:
+            raise LogError("resume=True without a log", "give the log of the run to continue")
+        held = find_session(path, op.key(), measurer.target.name, seed, protocol) if resume and path else None
+        writer = None if path is None else TuningLog(path)
+        if held is None:
+            session = cls(new_session_id(), op, measurer.target.name, writer)
+            if writer is not None:
+                writer.append_header(
+                    Header(
+                        session=session.id,
+                        key=op.key(),
+                        op=op.spec,
+                        device=measurer.target.name,
+                        target=measurer.target.to_dict(),
+                        versions=versions(),
+                        protocol=protocol,
+                        seed=seed,
+                    )
+                )
+        else:
+            session = cls(held.header.session, op, measurer.target.name, writer)
+            for record in (*held.records, *held.crashed):
+                session.resumed[Schedule.from_json(record.schedule, sketches)] = record.measurement
+        try:
+            yield session
+        finally:
+            if writer is not None:
+                writer.close()
+
+    @property
+    def path(self) -> str:
+        """The log's path; empty if nothing is written."""
+        return "" if self.log is None else str(self.log.path)
+
+    def known(self, schedule: Schedule) -> Measurement | None:
+        """What an earlier part of this session measured."""
+        return self.resumed.get(schedule)
+
+    def measure(self, measurer: Measurer, proposals: Sequence[Proposal], finished: Finished) -> list[Measurement]:
+        """Measures, with a line before each launch and one after it."""
+        schedules = [p.schedule for p in proposals]
+        numbers = list(range(self.trials, self.trials + len(proposals)))
+        self.trials += len(proposals)
+
+        def before(i: int) -> None:
+            if self.log is not None:
+                p = proposals[i]
+                self.log.start_trial(
+                    Start(
+                        session=self.id,
+                        trial=numbers[i],
+                        schedule=p.schedule.to_json(),
+                        round=p.round,
+                        origin=p.origin,
+                        predicted=p.predicted,
+                    )
+                )
+
+        def after(i: int, measurement: Measurement) -> None:
+            record = self.record(proposals[i], measurement, numbers[i])
+            if self.log is not None:
+                self.log.finish_trial(record)
+            finished(proposals[i], measurement, record)
+
+        if isinstance(measurer, LocalMeasurer):
+            return measurer.measure(self.op, schedules, on_result=after, before_launch=before)
+        measurements = measurer.measure(self.op, schedules)
+        for i, measurement in enumerate(measurements):
+            before(i)
+            after(i, measurement)
+        return measurements
+
+    def record(self, proposal: Proposal, measurement: Measurement, trial: int | None = None) -> Record:
+        """The record of one trial of this session."""
+        if trial is None:
+            trial, self.trials = self.trials, self.trials + 1
+        return Record(
+            key=self.op.key(),
+            op=self.op.spec,
+            device=self.device,
+            schedule=proposal.schedule.to_json(),
+            measurement=with_hash(self.op, proposal.schedule, measurement),
+            origin=proposal.origin,
+            round=proposal.round,
+            trial=trial,
+            predicted=proposal.predicted,
+            session=self.id,
+        )
+
+    def vendor(self, baseline: Baseline) -> None:
+        """Notes the vendor library's time."""
+        if self.log is not None and not self.resumed:
+            self.log.append_vendor(
+                Vendor(
+                    key=self.op.key(),
+                    device=self.device,
+                    name=baseline.name,
+                    latency_us=baseline.latency_us,
+                    samples_us=baseline.samples_us,
+                    default_us=baseline.default_us,
+                    session=self.id,
+                )
+            )
+
+    def end(self, status: str, outcome: dict[str, Any]) -> None:
+        """Notes the outcome."""
+        if self.log is not None:
+            self.log.finish(End(session=self.id, status=status, outcome=outcome))
+
+
+def with_hash(op: Op, schedule: Schedule, measurement: Measurement) -> Measurement:
+    """The measurement with its source's hash, if it has none yet and the schedule can be generated."""
+    if measurement.source_hash:
+        return measurement
+    try:
+        return msgspec.structs.replace(measurement, source_hash=generate(op, schedule).source_hash)
+    except AutoschedError:
+        return measurement
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what a measurement depends on."""
+    found = {}
+    for name in ("autosched", "triton", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _path(log: str | Path | bool | None, op: Op, device: str) -> Path | None:
+    if log is False:
+        return None
+    if log is None or log is True:
+        return settings.load().logs / device / f"{op.name}-{op.iteration_space()}.jsonl"
+    return Path(log)
+
+
+def _protocol(measurer: Measurer, strategy: str) -> dict[str, Any]:
+    protocol = getattr(measurer, "protocol", None)
+    fields = msgspec.to_builtins(protocol) if protocol is not None else {}
+    return {"source": measurer.source, "strategy": strategy, **fields}

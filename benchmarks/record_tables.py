@@ -1,0 +1,200 @@
+"""Records a table: many schedules of one workload, measured on this machine's GPU, for replay and for learning.
+
+    python -m benchmarks.record_tables --shape 4096,4096,4096 --out tuning_logs/recorded/H200
+
+Strata, named in every row:
+
+- ``uniform``: knobs drawn uniformly from every sketch, valid or not, so that a model and the constraints are judged on
+  what they would meet unguided;
+- ``model``: rounds of guided search that learn from the rows before them, so that the good end is covered;
+- ``retimed``: rows within 10% of the best, measured again in three interleaved passes; replay pools all of a
+  schedule's samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autosched.log import End, Header, TuningLog, Vendor, new_session_id
+from autosched.measure.local import LocalMeasurer
+from autosched.record import Measurement, Record
+from autosched.session import versions
+from autosched.sketches.builders import build_named
+from autosched.sketches.op import Op
+from autosched.sketches.rules import default_schedule, derive
+from autosched.sketches.schedule import Schedule
+from autosched.sketches.target import Target
+from autosched.tuner import Tuner
+
+PASSES = 3
+NEAR_BEST = 1.10
+
+
+def uniform(op: Op, target: Target, n: int, rng: np.random.Generator) -> list[Schedule]:
+    """``n`` distinct schedules, every sketch and knob value equally likely, valid or not."""
+    sketches = derive(op, target)
+    found: dict[Schedule, None] = {}
+    while len(found) < n:
+        sketch = sketches[int(rng.integers(len(sketches)))]
+        found.setdefault(Schedule.of(sketch, **{k.name: int(k.sample(rng, 1)[0]) for k in sketch.knobs}))
+    return list(found)
+
+
+class Table:
+    """One workload's rows, written as they come."""
+
+    def __init__(self, op: Op, measurer: LocalMeasurer, path: Path, seed: int) -> None:
+        self.op, self.measurer, self.seed = op, measurer, seed
+        self.session = new_session_id()
+        self.log = TuningLog(path)
+        self.rows: list[tuple[Schedule, Measurement]] = []
+        self.trials = 0
+        self.log.append_header(
+            Header(
+                session=self.session,
+                key=op.key(),
+                op=op.spec,
+                device=measurer.target.name,
+                target=measurer.target.to_dict(),
+                versions=versions(),
+                protocol=msgspec.to_builtins(measurer.protocol),
+                seed=seed,
+            )
+        )
+
+    def measure(self, schedules: list[Schedule], stratum: str, round_: int, predicted: list[float] | None = None) -> list[Measurement]:
+        """Measures, writing each row as it comes."""
+        first = self.trials
+        self.trials += len(schedules)
+
+        def write(i: int, measurement: Measurement) -> None:
+            self.log.finish_trial(
+                Record(
+                    key=self.op.key(),
+                    op=self.op.spec,
+                    device=self.measurer.target.name,
+                    schedule=schedules[i].to_json(),
+                    measurement=measurement,
+                    origin=stratum,
+                    stratum=stratum,
+                    round=round_,
+                    trial=first + i,
+                    predicted=None if predicted is None else predicted[i],
+                    session=self.session,
+                )
+            )
+
+        measurements = self.measurer.measure(self.op, schedules, on_result=write)
+        self.rows += zip(schedules, measurements, strict=True)
+        return measurements
+
+    def best_us(self) -> float:
+        """Lowest median so far."""
+        return min(m.latency_us for _, m in self.rows if m.latency_us is not None)
+
+    def near_best(self) -> list[Schedule]:
+        """Distinct schedules within ``NEAR_BEST`` of the best."""
+        limit = NEAR_BEST * self.best_us()
+        return list(dict.fromkeys(s for s, m in self.rows if m.latency_us is not None and m.latency_us <= limit))
+
+
+def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Makes one table and returns what it holds."""
+    start = time.perf_counter()
+    table = Table(op, measurer, path, arguments.seed)
+    baseline = measurer.baseline(op)
+    if baseline is not None:
+        table.log.append_vendor(
+            Vendor(
+                key=op.key(),
+                device=measurer.target.name,
+                name=baseline.name,
+                latency_us=baseline.latency_us,
+                samples_us=baseline.samples_us,
+                default_us=baseline.default_us,
+                session=table.session,
+            )
+        )
+    target = measurer.target
+    tuner = Tuner(op, target, seed=arguments.seed)
+    rng = np.random.default_rng([arguments.seed, 1])
+    drawn = uniform(op, target, arguments.uniform, rng)
+    default = default_schedule(op, target, derive(op, target))
+    first = [default, *(s for s in drawn if s != default)]
+    tuner.tell(first, table.measure(first, "uniform", 0))
+    for round_ in range(1, arguments.rounds + 1):
+        proposals = tuner.ask(arguments.per_round)
+        schedules = [p.schedule for p in proposals]
+        predicted = [p.predicted or 0.0 for p in proposals]
+        tuner.tell(schedules, table.measure(schedules, "model", round_, predicted))
+    tops = table.near_best()
+    for turn in range(PASSES):
+        shift = turn * len(tops) // PASSES
+        table.measure(tops[shift:] + tops[:shift], "retimed", turn)
+    if baseline is not None and (again := measurer.baseline(op)) is not None:
+        table.log.append_vendor(
+            Vendor(
+                key=op.key(),
+                device=target.name,
+                name=again.name,
+                latency_us=again.latency_us,
+                samples_us=again.samples_us,
+                default_us=again.default_us,
+                session=table.session,
+            )
+        )
+    statuses: dict[str, int] = {}
+    for _, m in table.rows:
+        statuses[str(m.status)] = statuses.get(str(m.status), 0) + 1
+    summary = {
+        "key": op.key(),
+        "rows": len(table.rows),
+        "distinct": len({s for s, _ in table.rows}),
+        "retimed": len(tops),
+        "statuses": statuses,
+        "best_us": table.best_us(),
+        "vendor_us": baseline.latency_us if baseline else None,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+    table.log.finish(End(session=table.session, status="tuned", outcome=summary))
+    table.log.close()
+    return summary
+
+
+def main() -> None:
+    """Records the shapes given, one compressed file each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--op", default="gemm")
+    parser.add_argument("--shape", action="append", required=True, help="M,N,K; may be given several times")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--layout", default="nn")
+    parser.add_argument("--uniform", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--per-round", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with LocalMeasurer() as measurer:
+        for text in arguments.shape:
+            shape = tuple(int(x) for x in text.split(","))
+            op = build_named(arguments.op, shape, dtype=arguments.dtype, layout=arguments.layout)
+            name = f"{arguments.op}-{'x'.join(map(str, shape))}-{arguments.dtype}-{arguments.layout}"
+            plain = arguments.out / f"{name}.jsonl"
+            plain.unlink(missing_ok=True)
+            print(json.dumps(record(op, measurer, plain, arguments)), flush=True)
+            with gzip.GzipFile(arguments.out / f"{name}.jsonl.gz", "wb", 9, mtime=0) as packed:
+                packed.write(plain.read_bytes())
+            plain.unlink()
+
+
+if __name__ == "__main__":
+    main()
