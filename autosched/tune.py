@@ -254,7 +254,7 @@ class _Run:
 
     def result(self, stopped: str = "") -> TuningResult:
         """What the run found, written to the log and the store."""
-        outcome = choose(self.op, self.records, self.schedules, self.finalists, self.comparison)
+        outcome = choose(self.records, self.schedules, self.finalists, self.comparison)
         spent = self.budget.trials is None or len(self.records) >= self.budget.trials
         status = "all_failed" if outcome.schedule is None else "partial" if stopped or not (spent or self.exhausted) else "tuned"
         ok_errors = Counter(r.measurement.error.splitlines()[0][:200] for r in self.records if r.measurement.error)
@@ -298,7 +298,8 @@ class _Run:
     def _fraction(self, outcome: Outcome) -> float | None:
         if not isinstance(self.measurer, ReplayMeasurer) or outcome.latency_us is None:
             return None
-        return self.measurer.best(self.op)[1] / outcome.latency_us
+        best = self.measurer.best(self.op)
+        return None if best is None else best[1] / outcome.latency_us
 
 
 def _resolve(

@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
     def body() -> int:
         return app(arguments or ["--help"], prog_name="autosched", standalone_mode=False, obj=output) or 0
 
-    return guarded(output, body)
+    return guarded(output, body, arguments)
 
 
 def _version(wanted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -45,8 +46,13 @@ class Fault:
         return {"format": 1, "error": {"type": self.kind, "message": self.message, "remedy": self.remedy}}
 
 
-def explain(error: BaseException) -> Fault:
-    """What to tell about an exception, and which code to exit with."""
+def explain(error: BaseException, arguments: Sequence[str] = ()) -> Fault:
+    """What to tell about an exception, and which code to exit with.
+
+    Args:
+        error: The exception.
+        arguments: Those of the command line.
+    """
     kind = type(error).__name__
     if isinstance(error, AutoschedError):
         code = Exit.BAD_INPUT
@@ -58,7 +64,7 @@ def explain(error: BaseException) -> Fault:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return Fault(Exit.INTERRUPTED, "Interrupted", "interrupted before there was a result", "run it again")
     if isinstance(error, UsageFault):
-        return _usage(error)
+        return _usage(error, arguments)
     if isinstance(error, ModuleNotFoundError) and (top := (error.name or "autosched").partition(".")[0]) != "autosched":
         return Fault(Exit.BAD_INPUT, kind, f"{top} is not installed", f"pip install {top}; autosched doctor tells more")
     if isinstance(error, OSError) and error.filename is not None:
@@ -67,8 +73,21 @@ def explain(error: BaseException) -> Fault:
     return Fault(Exit.INTERNAL, kind, f"internal error: {text}", "run it again with --debug and report the traceback")
 
 
-def _usage(error: Exception) -> Fault:
+def _usage(error: Exception, arguments: Sequence[str]) -> Fault:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "autosched"
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
+    if isinstance(error, typer.BadParameter) and (value := _refused(error, arguments)) is not None:
+        message = f"{message}, got {value!r}"
     return Fault(Exit.BAD_INPUT, "UsageError", message, f"see {path} --help")
+
+
+def _refused(error: typer.BadParameter, arguments: Sequence[str]) -> str | None:
+    """The value that was given for the option that ``error`` is about; ``None`` if it was not given."""
+    for name in getattr(error.param, "opts", ()):
+        for at, argument in enumerate(arguments):
+            if argument == name and at + 1 < len(arguments):
+                return arguments[at + 1]
+            if argument.startswith(f"{name}="):
+                return argument.partition("=")[2]
+    return None

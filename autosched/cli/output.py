@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ class Output:
 
     def notice(self, text: str) -> None:
         """Say something that is not the result."""
-        self.err.print(Text(text, style="yellow"))
+        self.err.print(Text(text, style="yellow"), soft_wrap=True)
 
     def result(self, data: Mapping[str, Any], view: Callable[[], RenderableType]) -> None:
         """Print the result.
@@ -50,9 +50,9 @@ class Output:
         if self.json:
             self._print_json(fault.to_dict())
             return
-        self.err.print(Text.assemble(("error: ", "bold red"), fault.message))
+        self.err.print(Text.assemble(("error: ", "bold red"), fault.message), soft_wrap=True)
         if fault.remedy:
-            self.err.print(Text.assemble(("remedy: ", "bold"), fault.remedy))
+            self.err.print(Text.assemble(("remedy: ", "bold"), fault.remedy), soft_wrap=True)
 
     def _print_json(self, data: Mapping[str, Any]) -> None:
         text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
@@ -60,10 +60,15 @@ class Output:
         self.out.file.flush()
 
 
-def guarded(output: Output, body: Callable[[], int]) -> int:
+def guarded(output: Output, body: Callable[[], int], arguments: Sequence[str] = ()) -> int:
     """Runs a command's body; every exception becomes a message and an exit code.
 
     With ``--json`` whatever the body prints on stdout by other ways than ``output`` goes to stderr.
+
+    Args:
+        output: Where its words go.
+        body: The command.
+        arguments: Those of the command line, so that a message can name a value that was refused.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr) if output.json else contextlib.nullcontext():
@@ -75,6 +80,6 @@ def guarded(output: Output, body: Callable[[], int]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if output.debug:
             traceback.print_exc(file=sys.stderr)
-        fault = explain(error)
+        fault = explain(error, arguments)
         output.fault(fault)
         return int(fault.code)

@@ -75,7 +75,7 @@ class TuningProgress:
         self._at = time.monotonic()
         if self.lines and not self.console.is_terminal and progress.best_us not in (None, self._shown):
             self._shown = progress.best_us
-            self.console.print(Text(f"trial {progress.trial}: best {rate(progress)}"))
+            self.console.print(Text(f"trial {progress.trial}: best {rate(progress)}"), soft_wrap=True)
 
     def render(self) -> RenderableType:
         """The display as it is now."""

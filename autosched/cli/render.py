@@ -26,6 +26,7 @@ _SOURCES = {
 _MINUTE = 60.0
 _US_PER_MS = 1000.0
 _FEW = 5
+_TOLD = 0.05  # seconds of a phase from which it is worth a word
 
 
 def microseconds(value: float) -> str:
@@ -91,8 +92,11 @@ def tuning(result: TuningResult, title: str, saved: Path | None = None, *, inter
         lines.append(("failures", counts(result.failures)))
         lines += [("", f"{n} x {text}") for text, n in result.errors]
     if result.seconds:
-        phases = ", ".join(f"{name} {duration(s)}" for name, s in result.seconds.items() if name != "total")
-        lines.append(("time", f"{duration(result.seconds.get('total', 0.0))} ({phases})"))
+        phases = ", ".join(
+            f"{name} {duration(s)}" for name, s in result.seconds.items() if name != "total" and s >= _TOLD
+        )
+        total = duration(result.seconds.get("total", 0.0))
+        lines.append(("time", f"{total} ({phases})" if phases else total))
     if result.log:
         lines.append(("log", result.log))
     if saved is not None:
@@ -156,7 +160,7 @@ def log_summary(summary: Summary) -> RenderableType:
         lines.append(
             (
                 "stale",
-                f"{summary.stale.stale} of {summary.stale.checked} rows: their source is generated anew differently",
+                f"{summary.stale.stale} of {summary.stale.checked} rows: today's generator writes other source for them",
             )
         )
     parts: list[RenderableType] = [rows(lines)]

@@ -76,8 +76,10 @@ def tune(options: TuneOptions, output: Output) -> int:
     budget = Budget(trials=options.budget, seconds=options.seconds)
     _check(options)
     title = render.op_title(op, options.layout)
-    with open_measurer(place, output.notice) as measurer:
-        unmeasured = options.budget == 0
+    unmeasured = budget.trials == 0
+    with open_measurer(place, (lambda text: None) if unmeasured else output.notice) as measurer:
+        if unmeasured:
+            output.notice(f"Budget 0: the cost model's own pick for {measurer.target.name}; nothing is measured.")
         with TuningProgress(output.err, f"{title} on {measurer.target.name}", lines=not output.json) as progress:
             try:
                 result = tune_op(

@@ -87,6 +87,11 @@ class ReplayMeasurer:
         """The workloads that are recorded."""
         return tuple(self._records)
 
+    @property
+    def records(self) -> list[Record]:
+        """All rows of the device."""
+        return [record for rows in self._records.values() for record in rows]
+
     def stale(self, op: Op) -> int:
         """Rows of an op whose schedule no longer derives; they are left out."""
         self._table(op)

@@ -129,11 +129,15 @@ def test_hang_and_crash_are_named_and_the_pool_goes_on(tmp_path: Path) -> None:
     hang = generated("import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(60)\n")
     crash = generated("import os\nos.kill(os.getpid(), 11)\n")
     quit_ = generated("import os\nos._exit(3)\n")
-    with CompilePool(2, 90, tmp_path, timeout=4) as pool:
-        for identity, one in {7: hang, 11: crash, 13: gemm(), 17: quit_, 19: gemm(stages=2)}.items():
+    others = {11: crash, 13: gemm(), 17: quit_, 19: gemm(stages=2)}
+    with CompilePool(1, 90, tmp_path, timeout=2) as pool:
+        pool.submit(7, hang)
+        results = collect(pool, 1)
+        pool.timeout = 90  # the others may take their time on a busy machine
+        for identity, one in others.items():
             pool.submit(identity, one)
-        assert pool.pending == 5
-        results = collect(pool, 5)
+        assert pool.pending == 4
+        results |= collect(pool, 4)
         assert pool.pending == 0
     assert {identity: result.status for identity, result in results.items()} == {
         7: Status.COMPILE_TIMEOUT,
@@ -142,8 +146,8 @@ def test_hang_and_crash_are_named_and_the_pool_goes_on(tmp_path: Path) -> None:
         17: Status.WORKER_CRASH,
         19: Status.OK,
     }
-    assert results[7].error == "not compiled within 4 s"
-    assert results[7].seconds >= 4
+    assert results[7].error == "not compiled within 2 s"
+    assert results[7].seconds >= 2
     assert "SIGSEGV" in results[11].error
     assert "code 3" in results[17].error
 

@@ -1,0 +1,80 @@
+"""The tables that ship with the package, and the models that may guide a run on them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from autosched.errors import NotRecordedError
+from autosched.log import LogContents, TuningLog
+from autosched.measure.base import Measurer
+from autosched.measure.replay import ReplayMeasurer
+from autosched.models import CostModel, Dataset, create, load
+from autosched.record import Record
+from autosched.sketches.builders import build
+from autosched.sketches.op import Op
+
+SHIPPED_MODEL = "pretrained/xgboost.json"
+
+
+def recorded_devices() -> dict[str, Path]:
+    """Folder of the shipped tables of each device, by name."""
+    root = Path(str(resources.files("autosched.tuning_logs") / "recorded"))
+    return {p.name: p for p in sorted(root.iterdir()) if p.is_dir()} if root.is_dir() else {}
+
+
+@lru_cache(maxsize=4)
+def recorded_log(device: str) -> LogContents:
+    """Everything that is recorded on a device.
+
+    Raises:
+        NotRecordedError: Nothing is.
+    """
+    folders = {name.lower(): path for name, path in recorded_devices().items()}
+    if device.lower() not in folders:
+        raise NotRecordedError(f"no table is recorded on {device!r}", f"recorded: {', '.join(recorded_devices())}")
+    return TuningLog.read(folders[device.lower()])
+
+
+def recorded_measurer(device: str | None = None) -> ReplayMeasurer:
+    """A measurer that answers from the shipped tables; of the first device if none is named.
+
+    Raises:
+        NotRecordedError: Nothing is recorded there.
+    """
+    names = list(recorded_devices())
+    if not names:
+        raise NotRecordedError("no recorded device ships with this installation", "give a log to ReplayMeasurer")
+    return ReplayMeasurer(recorded_log(device or names[0]))
+
+
+def shipped_model() -> CostModel | None:
+    """The pretrained model; ``None`` where none ships."""
+    path = Path(str(resources.files("autosched.models") / SHIPPED_MODEL))
+    return load(path) if path.exists() else None
+
+
+def held_out_model(records: list[Record], space: str, seed: int = 0) -> CostModel | None:
+    """A model trained on every recorded iteration space but one; ``None`` if there is no other.
+
+    Args:
+        records: Rows of any number of workloads.
+        space: ``Op.iteration_space()`` that the model must not have seen.
+        seed: Of the training.
+    """
+    spaces = {key: build(spec).iteration_space() for key, spec in {r.key: r.op for r in records}.items()}
+    others = [r for r in records if spaces[r.key] != space]
+    data = Dataset.from_records(others)
+    if not len(data):
+        return None
+    model = create("xgboost", seed)
+    model.fit(data)
+    return model
+
+
+def base_model(op: Op, measurer: Measurer, seed: int) -> CostModel | None:
+    """What guides a run to which no model was given: on recorded rows never one that has seen the workload."""
+    if isinstance(measurer, ReplayMeasurer):
+        return held_out_model(measurer.records, op.iteration_space(), seed)
+    return shipped_model() if measurer.source == "measured" else None
