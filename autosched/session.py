@@ -86,6 +86,9 @@ class Session:
             session = cls(held.header.session, op, measurer.target.name, writer)
             for record in (*held.records, *held.crashed):
                 session.resumed[Schedule.from_json(record.schedule, sketches)] = record.measurement
+            if writer is not None:
+                for record in held.crashed:  # an end of this session would otherwise count them as given up
+                    writer.finish_trial(record)
         try:
             yield session
         finally:
@@ -101,11 +104,16 @@ class Session:
         """What an earlier part of this session measured."""
         return self.resumed.get(schedule)
 
-    def measure(self, measurer: Measurer, proposals: Sequence[Proposal], finished: Finished) -> list[Measurement]:
+    def number(self, count: int) -> list[int]:
+        """Numbers of the next trials, those that a resumed log holds included, so that they keep theirs."""
+        self.trials += count
+        return list(range(self.trials - count, self.trials))
+
+    def measure(
+        self, measurer: Measurer, proposals: Sequence[Proposal], numbers: Sequence[int], finished: Finished
+    ) -> list[Measurement]:
         """Measures, with a line before each launch and one after it."""
         schedules = [p.schedule for p in proposals]
-        numbers = list(range(self.trials, self.trials + len(proposals)))
-        self.trials += len(proposals)
 
         def before(i: int) -> None:
             if self.log is not None:
@@ -138,7 +146,7 @@ class Session:
     def record(self, proposal: Proposal, measurement: Measurement, trial: int | None = None) -> Record:
         """The record of one trial of this session."""
         if trial is None:
-            trial, self.trials = self.trials, self.trials + 1
+            (trial,) = self.number(1)
         return Record(
             key=self.op.key(),
             op=self.op.spec,

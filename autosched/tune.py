@@ -190,12 +190,14 @@ class _Run:
         """Sends a round to the measurer; what a resumed log already holds is not measured again."""
         self._tell_observers("measure")
         known = [self.session.known(p.schedule) for p in proposals]
-        fresh = [p for p, m in zip(proposals, known, strict=True) if m is None]
-        answers = iter(self._timed(lambda: self.session.measure(self.measurer, fresh, self._finished)))
+        numbers = self.session.number(len(proposals))
+        fresh = [(p, n) for p, m, n in zip(proposals, known, numbers, strict=True) if m is None]
+        launched, at = [p for p, _ in fresh], [n for _, n in fresh]
+        answers = iter(self._timed(lambda: self.session.measure(self.measurer, launched, at, self._finished)))
         measurements = [m if m is not None else next(answers) for m in known]
-        for proposal, measurement, old in zip(proposals, measurements, known, strict=True):
+        for proposal, measurement, old, number in zip(proposals, measurements, known, numbers, strict=True):
             if old is not None:
-                self._finished(proposal, measurement, self.session.record(proposal, measurement))
+                self._finished(proposal, measurement, self.session.record(proposal, measurement, number))
         return measurements
 
     def _finished(self, proposal: Proposal, measurement: Measurement, record: Record) -> None:

@@ -1,4 +1,8 @@
-"""``why_invalid``: which schedules cannot work, each with its reason. Said once, vectorised, and only on a proven bound."""
+"""``why_invalid``: which schedules are not worth compiling, each with its reason, vectorised.
+
+Only on a proven bound: a rejected schedule does not compile or launch, must spill its accumulator, or has programs
+without work. The tests hold this against every schedule of the recorded tables.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ REASONS: tuple[str, ...] = (
     "registers: the accumulator alone exceeds 255 registers a thread",
     "split: more parts than steps of the reduction loop",
     "tile: a block holds at most 2^20 elements",
-    "subtile: a column piece is narrower than 16 bytes or 16 columns",
+    "subtile: a box to store is narrower than 16 bytes",
 )
 
 
@@ -44,23 +48,29 @@ class Rejections:
         return {self.reasons[code]: int(n) for code, n in zip(found, numbers, strict=True)}
 
 
-def shared_lower_bound(op: Op, batch: ScheduleBatch) -> NDArray[np.int64]:
-    """Bytes of shared memory that a schedule needs at least.
+def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[np.int64]:
+    """Bytes of shared memory that a schedule needs at least, as seen in the compiled kernels of the recorded tables.
 
-    A pipeline of s stages holds s - 1 tiles of each pipelined operand at least (mma.sync) and s on the wgmma path
-    (seen in compiled kernels); TMA boxes always lie in shared memory, one of each even without a pipeline. Rows whose
-    operand is aligned to fewer than 16 bytes may not be pipelined, so they count nothing, and neither does a loop of
-    one step, which is no loop once it is compiled.
+    A pipeline of s >= 2 stages holds s tiles of each pipelined operand on the wgmma path (a tile of 64 rows or more, 4
+    or 8 warps, on sm_90) and s - 1 on the mma.sync path. Without a pipeline (one stage, or a loop of one step, which is
+    no loop once it is compiled) only boxes lie there, one after the other. A pointer operand aligned to fewer than 16
+    bytes may not be pipelined and counts nothing. A persistent program keeps the box that it stores beside its pipeline.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
     stages = np.where(_steps(batch) > 1, batch.column("stages").astype(np.int64), 1)
-    total = np.zeros(len(batch), np.int64)
+    warps = batch.column("warps")
     left, right = op.operand(op.products[0].left), op.operand(op.products[0].right)
+    wgmma = (bm >= 64) & ((warps == 4) | (warps == 8)) & (left.dtype.bytes == 2 and target.capability == 90)
+    copies = np.where(wgmma, stages, stages - 1)
+    pipeline, single = np.zeros(len(batch), np.int64), np.zeros(len(batch), np.int64)
     for side, operand, tile in (("a", left, bm * bk), ("b", right, bk * bn)):
-        copies = np.where(batch.fact(f"tma_{side}") == 1, np.maximum(stages - 1, 1), np.maximum(stages - 1, 0))
-        pipelined = (batch.fact(f"tma_{side}") == 1) | (batch.fact(f"align_{side}") >= 16)
-        total += np.where(pipelined, copies * tile * operand.dtype.bytes, 0)
-    return total
+        box = batch.fact(f"tma_{side}") == 1
+        size = tile * operand.dtype.bytes
+        pipeline += np.where(box | (batch.fact(f"align_{side}") >= 16), copies * size, 0)
+        single = np.maximum(single, np.where(box, size, 0))
+    stored = bm * bn // np.maximum(batch.column("subtile"), 1) * op.output.dtype.bytes
+    pipeline += np.where((batch.fact("persistent") & batch.fact("tma_store")) == 1, stored, 0)
+    return np.where(stages > 1, pipeline, single)
 
 
 def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
@@ -71,11 +81,11 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
     out_bytes = op.output.dtype.bytes
     subtile = np.maximum(batch.column("subtile"), 1)
     checks = (
-        shared_lower_bound(op, batch) > target.shared_per_block,
+        shared_lower_bound(op, target, batch) > target.shared_per_block,
         len(op.products) * bm * bn > 255 * 32 * warps,
         batch.column("split_k") > steps,
         np.maximum(np.maximum(bm * bn, bm * bk), bk * bn) > 1 << 20,
-        (subtile > 1) & ((bn // subtile < 16) | (bn // subtile * out_bytes < 16)),
+        (batch.fact("tma_store") == 1) & (bn // subtile * out_bytes < 16),
     )
     codes = np.zeros(len(batch), np.int16)
     for code, bad in reversed(list(enumerate(checks, 1))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,12 @@ def run(arguments: list[str]) -> int:
         return app(arguments or ["--help"], prog_name="autosched", standalone_mode=False, obj=output) or 0
 
     return guarded(output, body, arguments)
+
+
+def _guarded(context: typer.Context, body: Callable[[Output], int]) -> int:
+    """Runs a command under typer, which would otherwise take Ctrl-C and a closed pipe for itself."""
+    output: Output = context.obj
+    return guarded(output, lambda: body(output))
 
 
 def _version(wanted: bool) -> None:
@@ -98,7 +105,7 @@ def tune(
         resume=resume,
         save=save,
     )
-    return body(options, context.obj)
+    return _guarded(context, lambda output: body(options, output))
 
 
 @app.command()
@@ -111,7 +118,7 @@ def replay(
     """Show what logs hold, and the best schedule of each workload."""
     from autosched.cli.replay import replay as body
 
-    return body(logs, context.obj)
+    return _guarded(context, lambda output: body(logs, output))
 
 
 @app.command()
@@ -119,4 +126,4 @@ def doctor(context: typer.Context, json: Json = False, debug: Debug = False) -> 
     """Show what is installed, which GPU there is, and what would work."""
     from autosched.cli.doctor import doctor as body
 
-    return body(context.obj)
+    return _guarded(context, body)

@@ -91,7 +91,7 @@ class TuningProgress:
             Text(f"{now.trial}{of} trials, {_PHASES.get(now.phase, now.phase)}"),
         )
         left = seconds_left(now)
-        rest = "" if left is None else f", about {duration(max(0.0, left - since))} left"
+        rest = f", about {duration(max(0.0, left - since))} left" if left else ""
         body = rows(
             [
                 ("best", rate(now)),

@@ -160,7 +160,7 @@ def log_summary(summary: Summary) -> RenderableType:
         lines.append(
             (
                 "stale",
-                f"{summary.stale.stale} of {summary.stale.checked} rows: today's generator writes other source for them",
+                f"{summary.stale.stale} of {summary.stale.checked}: today's generator writes other source",
             )
         )
     parts: list[RenderableType] = [rows(lines)]

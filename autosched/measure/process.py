@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import weakref
@@ -257,7 +258,7 @@ class ChildProcess:
             ChildDied: The child has ended (even if a process that it left behind holds the pipe open).
         """
         self._clear_output(_OUTPUT_CAP_BYTES)
-        if self._process is None or (not _running(self._process) and not self.connection.poll(0)):
+        if self._process is None or (not _running(self._process) and not _unread(self.connection)):
             raise self._died()
 
     def output_tail(self) -> str:
@@ -318,6 +319,12 @@ def _running(process: subprocess.Popen[bytes]) -> bool:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
+
+
+def _unread(connection: Connection) -> bool:
+    """Whether bytes wait to be read; unlike ``poll()``, which also says yes at the end of the stream."""
+    count = fcntl.ioctl(connection.fileno(), termios.FIONREAD, b"\0" * 4)
+    return int.from_bytes(count, sys.byteorder) > 0
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection, output: BinaryIO) -> None:

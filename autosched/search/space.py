@@ -75,6 +75,7 @@ class GeneratedSpace:
         self.op = op
         self.target = target
         self._sketches = derive(op, target) if sketches is None else tuple(sketches)
+        self._empty = ScheduleBatch.of(self._sketches, [])
         self._domains = Domains.of(self._sketches)
         self._rejected: Counter[str] = Counter()
 
@@ -132,7 +133,7 @@ class GeneratedSpace:
             yield batch.take(np.flatnonzero(why_invalid(self.op, self.target, batch).valid))
 
     def _batch(self, values: NDArray[np.int32]) -> ScheduleBatch:
-        return ScheduleBatch(self._sketches, values)
+        return self._empty.with_values(values)
 
     def _count(self, verdict: Rejections) -> None:
         counts = np.bincount(verdict.codes)

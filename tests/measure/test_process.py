@@ -119,6 +119,30 @@ def test_death_while_idle_is_named_to_a_pool(child: ChildProcess) -> None:
         child.check()
 
 
+def test_death_between_check_and_send_is_named(child: ChildProcess) -> None:
+    child.request(b"warm", 10)
+    child.check()
+    child.request(b"die-idle", 10)
+    pid = child.pid
+    assert pid is not None
+    assert gone(pid)
+    with pytest.raises(ChildDied, match=r"exited with code 7"):
+        child.check()
+    assert child.request(b"again", 10) == b"again"
+
+
+def test_last_words_of_the_dead_are_still_read(child: ChildProcess) -> None:
+    child.request(b"warm", 10)
+    pid = child.pid
+    assert pid is not None
+    child.send(b"die-idle")
+    assert gone(pid)
+    child.check()
+    assert child.receive() == b"die-idle"
+    with pytest.raises(ChildDied, match=r"exited with code 7"):
+        child.check()
+
+
 def test_unknown_entry_is_named() -> None:
     with ChildProcess("no_such_module:f") as process, pytest.raises(ChildDied, match=r"No module named"):
         process.request(b"", 10)

@@ -78,20 +78,22 @@ def test_reasons() -> None:
     split = SKETCHES["split.ptr-ptr.workspace"]
     short = Schedule.of(split, block_k=256, split_k=20, stages=1)  # 16 steps
     assert "more parts than steps" in str(explain_invalid(OP, H200, short))
-    narrow = Schedule.of(BOXES, block_n=32, subtile=4)
+    narrow = Schedule.of(BOXES, block_n=16, subtile=4)  # 4 columns of 2 bytes
     assert "narrower" in str(explain_invalid(OP, H200, narrow))
 
 
 def test_shared_lower_bound_by_hand() -> None:
     batch = ScheduleBatch.of((PLAIN, BOXES), [Schedule.of(PLAIN, stages=4), Schedule.of(BOXES, stages=1)])
     tile = (128 * 64 + 64 * 128) * 2
-    assert shared_lower_bound(OP, batch).tolist() == [3 * tile, tile]
+    assert shared_lower_bound(OP, H200, batch).tolist() == [4 * tile, tile // 2]
+    deep = ScheduleBatch.of((BOXES,), [Schedule.of(BOXES, stages=3, subtile=2), Schedule.of(BOXES, stages=3, warps=2)])
+    assert shared_lower_bound(OP, H200, deep).tolist() == [3 * tile + 128 * 64 * 2, 2 * tile + 128 * 128 * 2]
 
 
 def test_a_loop_of_one_step_has_no_pipeline() -> None:
     op = gemm(4096, 4096, 64)
     sketch = derive(op, H200)[0]
-    assert shared_lower_bound(op, ScheduleBatch.of((sketch,), [Schedule.of(sketch, stages=7)])).tolist() == [0]
+    assert shared_lower_bound(op, H200, ScheduleBatch.of((sketch,), [Schedule.of(sketch, stages=7)])).tolist() == [0]
 
 
 def test_rejections_are_counted_by_reason() -> None:
