@@ -51,16 +51,26 @@ def choose(
         entered = [i for i, ratio in enumerate(comparison.ratios) if ratio is not None]
         if entered:
             return _by_comparison(finalists, comparison, entered)
-    ok = [i for i, record in enumerate(records) if record.measurement.ok]
+    failed = () if comparison is None else comparison.errors
+    wrong = {s for s, error in zip(finalists, failed, strict=False) if error}
+    ok = [i for i, record in enumerate(records) if record.measurement.ok and schedules[i] not in wrong]
+    if not ok and wrong:
+        return Outcome(None, reason=f"all {len(wrong)} valid trials failed their proof as finalists")
     if not ok:
         return Outcome(None)
     best = min(ok, key=lambda i: (records[i].measurement.latency_us, i))
     latency = records[best].measurement.latency_us
     assert latency is not None
-    near = [i for i in ok if i != best and (records[i].measurement.latency_us or 0) <= latency * (1 + 2 * _noise(records[best]))]
+    near = [
+        i
+        for i in ok
+        if i != best and (records[i].measurement.latency_us or 0) <= latency * (1 + 2 * _noise(records[best]))
+    ]
     reason = f"lowest median of {len(ok)} valid trials"
     if near:
-        reason += f"; {len(near)} more within the noise of {_noise(records[best]):.1%}, the first measured is taken"
+        reason += f"; {len(near)} more within the noise of {_noise(records[best]):.1%}"
+    if wrong:
+        reason += f"; {len(wrong)} finalists failed their proof"
     return Outcome(schedules[best], latency, reason=reason)
 
 
@@ -81,9 +91,7 @@ def _by_comparison(finalists: Sequence[Schedule], comparison: Comparison, entere
     failed = [error for error in comparison.errors if error]
     if failed:
         reason += f"; {len(failed)} finalists failed their proof"
-    return Outcome(
-        finalists[best], comparison.latencies_us[best], comparison.vendor_us, ratio(best), interval, reason
-    )
+    return Outcome(finalists[best], comparison.latencies_us[best], comparison.vendor_us, ratio(best), interval, reason)
 
 
 def _overlap(a: tuple[float, float] | None, b: tuple[float, float] | None) -> bool:

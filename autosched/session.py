@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from autosched import settings
-from autosched.errors import AutoschedError, LogError
+from autosched.errors import AutoschedError, InvalidInputError, LogError
 from autosched.log import End, Header, Start, TuningLog, Vendor, find_session, new_session_id
 from autosched.measure.base import Baseline, Measurer
 from autosched.measure.local import LocalMeasurer
@@ -20,9 +21,12 @@ from autosched.record import Measurement, Record
 from autosched.sketches.codegen import generate
 from autosched.sketches.op import Op
 from autosched.sketches.schedule import Schedule
+from autosched.store import Store
 from autosched.tuner import Proposal
 
 Finished = Callable[[Proposal, Measurement, Record], None]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -32,16 +36,18 @@ class Session:
     Attributes:
         id: Its name in the log.
         log: Where lines go; ``None`` keeps none.
-        resumed: Measurements of an earlier part of the same session, by schedule.
+        resumed: Trials of an earlier part of the same session, by schedule.
+        vendor_noted: Whether the log holds the vendor library's time of this session.
     """
 
     id: str
     op: Op
     device: str
     log: TuningLog | None
-    resumed: dict[Schedule, Measurement] = field(default_factory=dict)
-    trials: int = 0
-    schema: list[str] = field(default_factory=list)
+    resumed: dict[Schedule, Record] = field(default_factory=dict)
+    vendor_noted: bool = False
+    _taken: set[int] = field(default_factory=set)
+    _trials: int = 0
 
     @classmethod
     @contextmanager
@@ -83,11 +89,12 @@ class Session:
                     )
                 )
         else:
-            session = cls(held.header.session, op, measurer.target.name, writer)
-            for record in (*held.records, *held.crashed):
-                session.resumed[Schedule.from_json(record.schedule, sketches)] = record.measurement
+            session = cls(held.header.session, op, measurer.target.name, writer, vendor_noted=held.vendor is not None)
+            # Only a launch can bring the process down: replayed and synthetic trials are asked for again.
+            crashed = held.crashed if measurer.source == "measured" else ()
+            session._resume((*held.records, *crashed), sketches)
             if writer is not None:
-                for record in held.crashed:  # an end of this session would otherwise count them as given up
+                for record in crashed:  # an end of this session would otherwise count them as given up
                     writer.finish_trial(record)
         try:
             yield session
@@ -102,12 +109,36 @@ class Session:
 
     def known(self, schedule: Schedule) -> Measurement | None:
         """What an earlier part of this session measured."""
-        return self.resumed.get(schedule)
+        record = self.resumed.get(schedule)
+        return None if record is None else record.measurement
 
-    def number(self, count: int) -> list[int]:
-        """Numbers of the next trials, those that a resumed log holds included, so that they keep theirs."""
-        self.trials += count
-        return list(range(self.trials - count, self.trials))
+    def round_size(self, number: int) -> int:
+        """Trials of a round that an earlier part of this session completed; 0 if it did not."""
+        firsts: dict[int, int] = {}
+        for record in self.resumed.values():
+            firsts[record.round] = min(record.trial, firsts.get(record.round, record.trial))
+        return max(0, firsts[number + 1] - firsts[number]) if {number, number + 1} <= set(firsts) else 0
+
+    def with_resumed(self, proposals: Sequence[Proposal], number: int) -> list[Proposal]:
+        """A round's proposals, after those that an earlier part of this session, with another budget, made in it."""
+        proposed = {p.schedule for p in proposals}
+        earlier = [
+            Proposal(schedule, record.origin, record.predicted, number)
+            for schedule, record in self.resumed.items()
+            if record.round == number and schedule not in proposed
+        ]
+        return [*earlier, *proposals]
+
+    def number(self, proposals: Sequence[Proposal]) -> list[int]:
+        """A number for each of the next trials: those that the log holds keep theirs, and none is given twice."""
+        numbers = []
+        for at, proposal in enumerate(proposals, self._trials):
+            held = self.resumed.get(proposal.schedule)
+            number = held.trial if held is not None else at if at not in self._taken else max(self._taken) + 1
+            self._taken.add(number)
+            numbers.append(number)
+        self._trials += len(proposals)
+        return numbers
 
     def measure(
         self, measurer: Measurer, proposals: Sequence[Proposal], numbers: Sequence[int], finished: Finished
@@ -143,10 +174,8 @@ class Session:
             after(i, measurement)
         return measurements
 
-    def record(self, proposal: Proposal, measurement: Measurement, trial: int | None = None) -> Record:
+    def record(self, proposal: Proposal, measurement: Measurement, trial: int) -> Record:
         """The record of one trial of this session."""
-        if trial is None:
-            (trial,) = self.number(1)
         return Record(
             key=self.op.key(),
             op=self.op.spec,
@@ -162,7 +191,8 @@ class Session:
 
     def vendor(self, baseline: Baseline) -> None:
         """Notes the vendor library's time."""
-        if self.log is not None and not self.resumed:
+        if self.log is not None and not self.vendor_noted:
+            self.vendor_noted = True
             self.log.append_vendor(
                 Vendor(
                     key=self.op.key(),
@@ -179,6 +209,25 @@ class Session:
         """Notes the outcome."""
         if self.log is not None:
             self.log.finish(End(session=self.id, status=status, outcome=outcome))
+
+    def store(self, record: Record, vendor_us: float | None, vendor: str) -> None:
+        """Lets programs find the choice of a run that is logged; a store that cannot be written is only reported."""
+        if self.log is None:
+            return
+        folder = settings.load().store
+        try:
+            Store(folder).update(record, vendor_us, vendor=vendor, versions=versions())
+        except OSError as error:
+            logger.warning("the best of %s was not stored in %s: %s", self.op.key(), folder, error)
+
+    def _resume(self, records: Sequence[Record], sketches: Sequence[Any]) -> None:
+        """Takes over the trials of an earlier part; one that no longer derives keeps its number and no more."""
+        for record in sorted(records, key=lambda r: r.trial):
+            self._taken.add(record.trial)
+            try:
+                self.resumed[Schedule.from_json(record.schedule, sketches)] = record
+            except InvalidInputError:
+                logger.warning("trial %d of %s is not known any more: %s", record.trial, self.path, record.schedule)
 
 
 def with_hash(op: Op, schedule: Schedule, measurement: Measurement) -> Measurement:

@@ -1,4 +1,4 @@
-"""``tune_op``: propose, measure, learn, and choose among finalists. The loop is on one screen; its parts are elsewhere."""
+"""``tune_op``: propose, measure, learn, choose among finalists. The loop is on one screen; its parts are elsewhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autosched.errors import InvalidInputError, StopTuning, TuningInterrupted, UsageError
 from autosched.choice import Outcome, choose
+from autosched.errors import InvalidInputError, StopTuning, TuningInterrupted, UsageError
 from autosched.measure.base import Comparison, Measurer
 from autosched.measure.local import LocalMeasurer
 from autosched.measure.replay import ReplayMeasurer
 from autosched.models import CostModel
-from autosched.recorded import base_model, shipped_model
 from autosched.record import Measurement, Record
+from autosched.recorded import base_model, shipped_model
 from autosched.result import TuningResult
 from autosched.session import Session
 from autosched.sketches.builders import build_named
@@ -173,7 +173,7 @@ class _Run:
             self.session.vendor(baseline)
         while (n := self._round_size()) > 0:
             self._tell_observers("search")
-            proposals = self.tuner.ask(n)
+            proposals = self.session.with_resumed(self.tuner.ask(n), self.tuner.round - 1)[: self._left()]
             if not proposals:
                 self.exhausted = True
                 break
@@ -190,15 +190,14 @@ class _Run:
         """Sends a round to the measurer; what a resumed log already holds is not measured again."""
         self._tell_observers("measure")
         known = [self.session.known(p.schedule) for p in proposals]
-        numbers = self.session.number(len(proposals))
+        numbers = self.session.number(proposals)
         fresh = [(p, n) for p, m, n in zip(proposals, known, numbers, strict=True) if m is None]
         launched, at = [p for p, _ in fresh], [n for _, n in fresh]
-        answers = iter(self._timed(lambda: self.session.measure(self.measurer, launched, at, self._finished)))
-        measurements = [m if m is not None else next(answers) for m in known]
-        for proposal, measurement, old, number in zip(proposals, measurements, known, numbers, strict=True):
+        for proposal, old, number in zip(proposals, known, numbers, strict=True):
             if old is not None:
-                self._finished(proposal, measurement, self.session.record(proposal, measurement, number))
-        return measurements
+                self._finished(proposal, old, self.session.record(proposal, old, number))
+        answers = iter(self._timed(lambda: self.session.measure(self.measurer, launched, at, self._finished)))
+        return [m if m is not None else next(answers) for m in known]
 
     def _finished(self, proposal: Proposal, measurement: Measurement, record: Record) -> None:
         self.records.append(record)
@@ -210,14 +209,19 @@ class _Run:
 
     def _round_size(self) -> int:
         """Trials of the next round: 8 to 16, never past the budget in trials or, by the pace so far, in seconds."""
-        done = len(self.records)
-        left = None if self.budget.trials is None else self.budget.trials - done
+        done, left = len(self.records), self._left()
+        if resumed := self.session.round_size(self.tuner.round):
+            return resumed if left is None else min(resumed, left)
         n = 8 if left is None else min(left, max(8, min(16, (self.budget.trials or 0) // 8)))
         if self.budget.seconds is not None:
             spent = time.perf_counter() - self.started
             pace = spent / done if done else 0.0
             n = min(n, int((self.budget.seconds - spent) / pace) if pace else n) if spent < self.budget.seconds else 0
         return n
+
+    def _left(self) -> int | None:
+        """Trials that the budget still allows; ``None`` for any number."""
+        return None if self.budget.trials is None else self.budget.trials - len(self.records)
 
     def _best_schedules(self, n: int) -> list[Schedule]:
         """The ``n`` fastest, and the default if it is not among them."""
@@ -258,7 +262,13 @@ class _Run:
         """What the run found, written to the log and the store."""
         outcome = choose(self.records, self.schedules, self.finalists, self.comparison)
         spent = self.budget.trials is None or len(self.records) >= self.budget.trials
-        status = "all_failed" if outcome.schedule is None else "partial" if stopped or not (spent or self.exhausted) else "tuned"
+        status = (
+            "all_failed"
+            if outcome.schedule is None
+            else "partial"
+            if stopped or not (spent or self.exhausted)
+            else "tuned"
+        )
         ok_errors = Counter(r.measurement.error.splitlines()[0][:200] for r in self.records if r.measurement.error)
         result = TuningResult(
             op=self.op,
@@ -281,7 +291,12 @@ class _Run:
             log=self.session.path,
             curve=tuple(self.curve),
         )
-        self.session.end(status, {k: v for k, v in result.to_dict().items() if k in ("best", "baseline", "trials", "seconds")})
+        self.session.end(
+            status, {k: v for k, v in result.to_dict().items() if k in ("best", "baseline", "trials", "seconds")}
+        )
+        if outcome.schedule is not None and self.measurer.source == "measured":
+            best = self.records[self.schedules.index(outcome.schedule)]
+            self.session.store(best, self.baseline_us, self.baseline_name)
         return result
 
     def _seconds(self) -> dict[str, float]:

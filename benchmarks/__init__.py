@@ -1,0 +1,1 @@
+"""Programs that print figures; each runs as ``python -m benchmarks.NAME``."""

@@ -70,7 +70,9 @@ class Table:
             )
         )
 
-    def measure(self, schedules: list[Schedule], stratum: str, round_: int, predicted: list[float] | None = None) -> list[Measurement]:
+    def measure(
+        self, schedules: list[Schedule], stratum: str, round_: int, predicted: list[float] | None = None
+    ) -> list[Measurement]:
         """Measures, writing each row as it comes."""
         first = self.trials
         self.trials += len(schedules)

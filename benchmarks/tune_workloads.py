@@ -1,6 +1,7 @@
-"""Tunes several workloads on this machine's GPU and prints what each run found and cost.
+r"""Tunes several workloads on this machine's GPU and prints what each run found and cost.
 
-    python -m benchmarks.tune_workloads --shape 4096,4096,4096 --shape 512,512,16384 --budget 64 --logs tuning_logs/runs/H200
+python -m benchmarks.tune_workloads --shape 4096,4096,4096 --shape 512,512,16384 --budget 64 \
+    --logs tuning_logs/runs/H200
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from autosched.measure.local import LocalMeasurer
 from autosched.models import load
+from autosched.recorded import held_out_model, recorded_log
+from autosched.sketches.builders import build_named
 from autosched.tune import tune_op
 
 
@@ -24,6 +27,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--strategy", default="annealing")
     parser.add_argument("--model", type=Path, help="a trained model; the shipped one if not given")
+    parser.add_argument(
+        "--held-out", action="store_true", help="train on the recorded tables of all other iteration spaces instead"
+    )
     parser.add_argument("--logs", type=Path, required=True)
     arguments = parser.parse_args()
     model = load(arguments.model) if arguments.model else None
@@ -31,12 +37,12 @@ def main() -> None:
         for text in arguments.shape:
             shape = tuple(int(x) for x in text.split(","))
             name = f"gemm-{'x'.join(map(str, shape))}-{arguments.dtype}-{arguments.layout}-{arguments.strategy}"
+            op = build_named("gemm", shape, dtype=arguments.dtype, layout=arguments.layout)
+            if arguments.held_out:
+                model = held_out_model(recorded_log(measurer.target.name).records, op.iteration_space())
             result = tune_op(
-                "gemm",
-                shape,
-                arguments.budget,
-                dtype=arguments.dtype,
-                layout=arguments.layout,
+                op,
+                budget=arguments.budget,
                 measurer=measurer,
                 model=model,
                 strategy=arguments.strategy,

@@ -121,9 +121,10 @@ def contraction(
     if set(sizes) != set(letters):
         raise InvalidInputError(f"sizes are for {sorted(sizes)}, the equation has {sorted(letters)}", "give each once")
     lonely = [x for x in letters if x not in out and (x in inputs[0]) != (x in inputs[1])]
-    if lonely or set(out) - set(inputs[0] + inputs[1]):
+    lonely += sorted(set(out) - set(inputs[0] + inputs[1]))
+    if lonely:
         raise UnsupportedError(
-            f"axis {(lonely or sorted(set(out) - set(inputs[0] + inputs[1])))[0]!r} of {equation!r} is in one tensor only",
+            f"axis {lonely[0]!r} of {equation!r} is in one tensor only",
             "sum or broadcast it outside",
         )
     extents = {x: sizes[x] for x in letters}
@@ -164,7 +165,9 @@ def build_named(
         InvalidInputError: The name is unknown or the shape has the wrong rank or names.
     """
     if name not in BUILDERS:
-        raise InvalidInputError(f"unknown op {name!r}", f"one of {', '.join(BUILDERS)}, or build one with contraction()")
+        raise InvalidInputError(
+            f"unknown op {name!r}", f"one of {', '.join(BUILDERS)}, or build one with contraction()"
+        )
     builder, names = BUILDERS[name]
     if isinstance(shape, Mapping):
         if set(shape) != set(names):
@@ -265,7 +268,8 @@ def _tensor(
     shape = tuple(extents[x] for x in letters)
     if any(x in dynamic for x in letters[1:]):
         raise UnsupportedError(
-            f"dynamic axis inside {label}[{letters}] makes its strides dynamic", "store it with the dynamic axis outermost"
+            f"dynamic axis inside {label}[{letters}] makes its strides dynamic",
+            "store it with the dynamic axis outermost",
         )
     dense = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
     chosen = dense if strides is None else tuple(int(s) for s in strides)

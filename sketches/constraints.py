@@ -40,7 +40,8 @@ class Rejections:
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Rows against which nothing is known."""
-        return self.codes == 0
+        valid: NDArray[np.bool_] = self.codes == 0
+        return valid
 
     def counts(self) -> dict[str, int]:
         """Rejected rows by reason."""
@@ -54,7 +55,7 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     A pipeline of s >= 2 stages holds s tiles of each pipelined operand on the wgmma path (a tile of 64 rows or more, 4
     or 8 warps, on sm_90) and s - 1 on the mma.sync path. Without a pipeline (one stage, or a loop of one step, which is
     no loop once it is compiled) only boxes lie there, one after the other. A pointer operand aligned to fewer than 16
-    bytes may not be pipelined and counts nothing. A persistent program keeps the box that it stores beside its pipeline.
+    bytes may not be pipelined and counts nothing. A persistent program keeps the box that it stores beside it.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
     stages = np.where(_steps(batch) > 1, batch.column("stages").astype(np.int64), 1)

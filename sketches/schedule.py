@@ -38,7 +38,7 @@ class Schedule:
         return {"sketch": self.sketch.name, **self.knobs}
 
     @staticmethod
-    def of(sketch: Sketch, **knobs: int) -> Schedule:
+    def of(sketch: Sketch, **knobs: int | str) -> Schedule:
         """A schedule with the given knobs; those not given take their defaults (the nearest value of the sketch).
 
         Raises:
@@ -76,7 +76,7 @@ class Schedule:
                 f"sketch {data.get('sketch')!r} is not derived for this op",
                 f"one of {', '.join(s.name for s in sketches)}",
             )
-        return Schedule.of(found, **{k: v for k, v in data.items() if k != "sketch"})  # type: ignore[arg-type]
+        return Schedule.of(found, **{k: v for k, v in data.items() if k != "sketch"})
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from autosched.errors import InvalidInputError, NoDeviceError
@@ -48,6 +49,10 @@ class Target:
     def has_tma(self) -> bool:
         """Whether it has the tensor memory accelerator (sm_90 and later)."""
         return self.capability >= 90
+
+    def updated(self, figures: Mapping[str, Any]) -> Target:
+        """A target like this one with the given figures; a name that is none of its fields raises ``TypeError``."""
+        return Target(**{**self.to_dict(), **figures})
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, JSON-able."""
@@ -96,7 +101,7 @@ def detect(index: int = 0) -> Target:
 
     if not torch.cuda.is_available():
         raise NoDeviceError("no CUDA device is there", "use --on recorded, or pass target= and a measurer")
-    properties = torch.cuda.get_device_properties(index)
+    properties: Any = torch.cuda.get_device_properties(index)  # torch's type stubs lack some of its fields
     return from_properties(
         properties.name,
         properties.major * 10 + properties.minor,
@@ -118,10 +123,10 @@ def from_properties(device_name: str, capability: int, **reported: int) -> Targe
     compact = device_name.replace(" ", "").replace("GeForce", "")
     for name, preset in PRESETS.items():
         if name.lower() in compact.lower():
-            return replace(preset, **reported)
+            return preset.updated(reported)
     same = [p for p in PRESETS.values() if p.capability == capability]
     if not same:
         raise InvalidInputError(
             f"{device_name} has compute capability {capability / 10}", "served: " + ", ".join(PRESETS)
         )
-    return replace(same[0], name=compact.removeprefix("NVIDIA"), **reported)
+    return same[0].updated({"name": compact.removeprefix("NVIDIA"), **reported})

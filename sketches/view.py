@@ -61,14 +61,18 @@ class MatrixView:
     def tag(self) -> str:
         """The grouping, for people: ``M=M N=N K=K``."""
         groups = (("batch", self.batch), ("M", self.m), ("N", self.n), ("K", self.k))
-        return " ".join(f"{name}={'.'.join(a.name for a in axes) or '1'}" for name, axes in groups if axes or name != "batch")
+        return " ".join(
+            f"{name}={'.'.join(a.name for a in axes) or '1'}" for name, axes in groups if axes or name != "batch"
+        )
 
     def row_alignment(self, tensor: Operand) -> int:
         """Largest power of two of bytes, at most 16, that divides the start of every contiguous row of ``tensor``.
 
         1 where no group walks the tensor with stride 1. The base address is taken to be 16-byte aligned.
         """
-        strides = [a.stride(tensor.name) for g in ("batch", "m", "n", "k") for a in self.group(g) if a.extent > 1 or a.dynamic]
+        strides = [
+            a.stride(tensor.name) for g in ("batch", "m", "n", "k") for a in self.group(g) if a.extent > 1 or a.dynamic
+        ]
         strides = [s for s in strides if s]
         if not strides:
             return 16

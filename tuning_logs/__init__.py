@@ -1,0 +1,1 @@
+"""Recorded measurements of real devices; data, read through ``importlib.resources``."""

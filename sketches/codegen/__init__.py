@@ -35,7 +35,7 @@ class Generated:
     """The source of a schedule.
 
     Attributes:
-        source: A module that imports only triton (and torch inside functions); ``launch`` runs it, ``run`` checks first.
+        source: A module that imports only triton (torch inside functions); ``launch`` runs it, ``run`` checks first.
         source_hash: SHA-256 of the source without comments and blank lines.
         kernels: In the order in which they run.
         workspace_bytes: Of the tuned size; 0 where none is needed.
@@ -68,9 +68,7 @@ def generate(op: Op, schedule: Schedule) -> Generated:
 
     def finished() -> None:
         after.extend(
-            finish.emit_finish(
-                sketch.finish, main, lambda k, piece: epilogue.emit_epilogue(sketch.epilogue, k, piece)
-            )
+            finish.emit_finish(sketch.finish, main, lambda k, piece: epilogue.emit_epilogue(sketch.epilogue, k, piece))
         )
 
     work.emit_work(sketch.work, main, reduction, finished)

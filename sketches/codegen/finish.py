@@ -94,9 +94,7 @@ def _pointer_store(node: PointerStore, k: Kernel, piece: Piece, start: str) -> N
     shape = f"({piece.block_m}, {piece.width})"
     if "[:, None]" not in pointers or "[None, :]" not in pointers:
         pointers = f"tl.broadcast_to({pointers}, {shape})"
-    bounds = k.bounds(
-        [("m", piece.rows, piece.block_m, "[:, None]"), ("n", piece.columns, piece.block_n, "[None, :]")]
-    )
+    bounds = k.bounds([("m", piece.rows, piece.block_m, "[:, None]"), ("n", piece.columns, piece.block_n, "[None, :]")])
     k.line(f"tl.store({pointers}, {piece.value}.to(tl.{out.dtype.tl})" + (f", mask={bounds})" if bounds else ")"))
 
 

@@ -156,7 +156,7 @@ def host_extent(view: MatrixView, group: str) -> str:
 
 
 def walk(axes: tuple[FusedAxis, ...], tensor: str, index: str) -> str:
-    """Offset of a group's ``index`` in ``tensor``: one product where a stride describes it, else a sum over its axes."""
+    """Offset of a group's ``index`` in ``tensor``: a product where one stride describes it, else a sum over axes."""
     if len(axes) == 1:
         return scaled(index, axes[0].stride(tensor))
     terms = []

@@ -35,7 +35,8 @@ def emit_launch(node: Launch, kernels: list[Kernel], workspace: str, options: di
         body.append(f"    {k.name}[({k.programs},)]({arguments}, {keywords})")
     head = [
         f"def launch({', '.join(names)}, *, workspace=None):",
-        f'    """Runs the kernel{"s" if len(kernels) > 1 else ""} on the current stream. The tensors are taken as they are: see TENSORS."""',
+        f'    """Runs the kernel{"s" if len(kernels) > 1 else ""} on the current stream. '
+        'The tensors are taken as they are: see TENSORS."""',
     ]
     return "\n".join([*_tensors(op), "", "", *head, *body, "", "", *_run(op)]) + "\n"
 
@@ -77,14 +78,16 @@ def _run(op: Op) -> list[str]:
         "    import torch",
         "",
         "    if out is None:",
-        f"        out = torch.empty_strided(({shape}), TENSORS['out'][1], dtype=torch.{out.dtype.torch}, device={inputs[0]}.device)",
+        f"        out = torch.empty_strided(({shape}), TENSORS['out'][1], "
+        f"dtype=torch.{out.dtype.torch}, device={inputs[0]}.device)",
         f"    for name, tensor in zip(TENSORS, ({', '.join([*inputs, 'out'])},)):",
         "        shape, strides, dtype = TENSORS[name]",
         "        fits = len(shape) == tensor.ndim and all(n in (None, m) for n, m in zip(shape, tensor.shape))",
         "        fits = fits and all(n == 1 or s == t for n, s, t in zip(tensor.shape, strides, tensor.stride()))",
-        '        if not fits or tensor.dtype != getattr(torch, dtype) or tensor.data_ptr() % 16:',
+        "        if not fits or tensor.dtype != getattr(torch, dtype) or tensor.data_ptr() % 16:",
         "            raise ValueError(",
-        '                f"{name} is {tuple(tensor.shape)} with strides {tensor.stride()}, {tensor.dtype}; this kernel takes "',
+        '                f"{name} is {tuple(tensor.shape)} with strides {tensor.stride()}, '
+        '{tensor.dtype}; this kernel takes "',
         '                f"{shape} with strides {strides}, {dtype}, 16-byte aligned"',
         "            )",
         f"    launch({', '.join([*inputs, 'out'])})",

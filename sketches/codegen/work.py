@@ -42,7 +42,9 @@ def _persistent(node: PersistentWork, k: Kernel, main: Main, finish: Finish) -> 
     with k.block(f"for tile in tl.range(first, {_tiles(k)}, {programs}, flatten={flatten}):"):
         _coordinates(k, "tile")
         main("0", k.extent("k"))
-        k.line("# the tile's place again, from a counter of its own: the next tile's loads need not wait for the stores")
+        k.line(
+            "# the tile's place again, from a counter of its own: the next tile's loads need not wait for the stores"
+        )
         k.line(f"done += {programs}")
         _coordinates(k, "done")
         finish()

@@ -20,5 +20,5 @@ class Rule(Protocol):
     name: str
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Every state that the rule makes of ``state``, each with one line on what was done; none if it does not fit."""
+        """Every state that the rule makes of ``state``, each with a line on what was done; none if it does not fit."""
         ...

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autosched.sketches.nodes import ChainEpilogue, DirectFinish, DotCombine, GridWork, Launch, PointerLoad, PointerStore
+from autosched.sketches.nodes import (
+    ChainEpilogue,
+    DirectFinish,
+    DotCombine,
+    GridWork,
+    Launch,
+    PointerLoad,
+    PointerStore,
+)
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import State
 from autosched.sketches.sketch import Sketch

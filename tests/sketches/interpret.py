@@ -29,8 +29,9 @@ def interpret(cases: list[tuple[Op, Schedule]], timeout: float = 240.0) -> list[
         check=False,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"{jobs[len(results)]}\n{done.stderr[-4000:]}"
+    return results
 
 
 def _tensor(operand: Operand, generator: Any) -> Any:

@@ -10,7 +10,7 @@ LARGE = 200
 
 def cases() -> list[tuple[int, int, int]]:
     """(M, N, K) triples; greedy, so small and always the same."""
-    allowed = [c for c in product(SIZES, repeat=3) if sum(x > LARGE for x in c) <= 1]
+    allowed = [c for c in product(SIZES, SIZES, SIZES) if sum(x > LARGE for x in c) <= 1]
     pending = {pair for case in allowed for pair in _pairs(case)}
     chosen = []
     while pending:
@@ -20,5 +20,5 @@ def cases() -> list[tuple[int, int, int]]:
     return chosen
 
 
-def _pairs(case: tuple[int, int, int]) -> set[tuple[int, int, int, int]]:
+def _pairs(case: tuple[int, ...]) -> set[tuple[int, int, int, int]]:
     return {(i, case[i], j, case[j]) for i, j in combinations(range(3), 2)}

@@ -1,3 +1,5 @@
+"""Operators as they are built and keyed, and what bad input gets."""
+
 from __future__ import annotations
 
 from typing import Any

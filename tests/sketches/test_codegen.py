@@ -84,7 +84,13 @@ def test_no_emitter_asks_for_another_nodes_variant() -> None:
     for module in (work, load, combine, epilogue, finish, launch):
         tree = ast.parse(inspect.getsource(module))
         for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
-            own = {n.id for a in function.args.args if a.annotation for n in ast.walk(a.annotation) if isinstance(n, ast.Name)}
+            own = {
+                n.id
+                for a in function.args.args
+                if a.annotation
+                for n in ast.walk(a.annotation)
+                if isinstance(n, ast.Name)
+            }
             used = {n.id for statement in function.body for n in ast.walk(statement) if isinstance(n, ast.Name)}
             asked = {n.attr for statement in function.body for n in ast.walk(statement) if isinstance(n, ast.Attribute)}
             where = f"{module.__name__}.{function.name}"

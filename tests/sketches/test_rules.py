@@ -42,7 +42,9 @@ SUITE = [
 
 
 def described(op: Op) -> list[str]:
-    return [f"{s.name} | " + " ".join(f"{k.name}={k.values[0]}..{k.values[-1]}" for k in s.knobs) for s in derive(op, H200)]
+    return [
+        f"{s.name} | " + " ".join(f"{k.name}={k.values[0]}..{k.values[-1]}" for k in s.knobs) for s in derive(op, H200)
+    ]
 
 
 def test_suite_sketches_are_golden() -> None:

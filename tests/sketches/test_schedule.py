@@ -1,3 +1,5 @@
+"""Schedules and batches: round trips, columns, moves."""
+
 from __future__ import annotations
 
 import numpy as np
