@@ -13,7 +13,7 @@ from autosched.errors import InvalidInputError
 from autosched.features import Extractor, roofline_us
 from autosched.models import CostModel, Guided
 from autosched.record import Measurement
-from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, draw_distinct
+from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, check_count, draw_distinct
 from autosched.sketches.op import Op
 from autosched.sketches.rules import default_schedule, derive
 from autosched.sketches.schedule import Schedule, ScheduleBatch
@@ -21,6 +21,10 @@ from autosched.sketches.target import Target
 
 #: One trial in so many explores: it is drawn at random, whatever the model says.
 EXPLORE_EVERY = 8
+#: At most this share of a round comes from one sketch, as long as others are among the candidates.
+SKETCH_SHARE = 0.25
+#: Candidates that a round is chosen from, over its size.
+SPREAD_OVER = 6
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,12 @@ class Tuner:
         self._labels: list[float] = []
 
     def ask(self, n: int) -> list[Proposal]:
-        """The next ``n`` schedules, best guess first; fewer when the space has no more. One call is one round."""
+        """The next ``n`` schedules, best guess first; fewer when the space has no more. One call is one round.
+
+        Raises:
+            InvalidInputError: ``n`` is negative.
+        """
+        check_count(n)
         start = time.perf_counter()
         inner = self.seconds["features"] + self.seconds["model"]
         rng = np.random.default_rng([self.seed, self.round])
@@ -95,7 +104,8 @@ class Tuner:
             proposals += self._first()
         explorers = max(1, n // EXPLORE_EVERY) if guided and self.round > 0 and n > 1 else 0
         wanted = n - len(proposals) - explorers
-        chosen = self.strategy.propose(wanted, self.score, rng, self._asked)
+        candidates = SPREAD_OVER * wanted if guided else wanted
+        chosen = self._spread(self.strategy.propose(candidates, self.score, rng, self._asked), wanted)
         predicted = self.score(chosen) if guided and len(chosen) else np.zeros(0)
         for i in range(len(chosen)):
             origin = "model" if guided else "uniform"
@@ -135,6 +145,17 @@ class Tuner:
         self.seconds["features"] += middle - start
         self.seconds["model"] += time.perf_counter() - middle
         return scores
+
+    def _spread(self, candidates: ScheduleBatch, n: int) -> ScheduleBatch:
+        """The first ``n`` candidates, passing over those of a sketch that has had its share until no others are left."""
+        most = max(1, round(SKETCH_SHARE * n))
+        taken: dict[int, int] = {}
+        first: list[int] = []
+        later: list[int] = []
+        for row, sketch in enumerate(candidates.sketch_index.tolist()):
+            taken[sketch] = taken.get(sketch, 0) + 1
+            (first if taken[sketch] <= most else later).append(row)
+        return candidates.take(np.asarray((first + later)[:n], np.intp))
 
     def _first(self) -> list[Proposal]:
         """The default schedule, where the space holds it."""

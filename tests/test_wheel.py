@@ -46,6 +46,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded.mkdir(parents=True)
     (recorded / "table.jsonl.gz").write_bytes(b"")
     (recorded / "notes.draft").write_text("not for the wheel")
+    pretrained = tree / "models" / "pretrained"
+    pretrained.mkdir(exist_ok=True)
+    (pretrained / "planted.json").write_text("{}")
     command = [sys.executable, "-m", "build", "--no-isolation", str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -56,7 +59,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_module_and_data_file(built: Path) -> None:
     with zipfile.ZipFile(built) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == _expected() | {"autosched/tuning_logs/recorded/planted/table.jsonl.gz"}
+    planted = {"tuning_logs/recorded/planted/table.jsonl.gz", "models/pretrained/planted.json"}
+    assert names == _expected() | {f"autosched/{name}" for name in planted}
 
 
 def test_the_wheel_declares_script_licence_and_lower_bounds(built: Path) -> None:
@@ -67,7 +71,7 @@ def test_the_wheel_declares_script_licence_and_lower_bounds(built: Path) -> None
     metadata = texts["METADATA"]
     assert "License-Expression: Apache-2.0" in metadata
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
-    assert len(required) == 11
+    assert len(required) == 12
     assert [line for line in required if ">=" not in line or "<" in line] == []
 
 

@@ -12,6 +12,7 @@ from autosched.measure.base import Protocol
 from autosched.measure.compare import Block, Blocks
 from autosched.measure.gpu_worker import Session, classify
 from autosched.measure.messages import Compare, Measure, Prove, Reply, Setup, Source, Vendor
+from autosched.measure.proof import Kernel
 from autosched.measure.timing import Launch
 from autosched.record import Status
 from autosched.sketches.builders import gemm
@@ -95,6 +96,15 @@ def test_a_kernel_that_is_right_on_integers_only_fails_on_the_timing_data(tmp_pa
     assert reply.error.startswith("timed launch: ")
 
 
+def test_a_timed_launch_that_writes_nothing_is_found_though_its_proof_left_an_answer(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+    assert session.answer(Measure(_source(RIGHT))).status is Status.OK
+    body = f"\n    if bool((a == a.round()).all()):\n        {RIGHT}"  # integers, as in a proof
+    reply = session.answer(Measure(_source(body)))
+    assert reply.status is Status.WRONG_RESULT
+    assert reply.error.startswith("timed launch: 384 of 384 elements are wrong")
+
+
 def test_a_workspace_is_given_as_declared(tmp_path: Path) -> None:
     body = "workspace += (a.float() @ b.float()).flatten(); out.copy_(workspace.view(24, 16) + bias.float())"
     session = _session(tmp_path)
@@ -122,6 +132,20 @@ def test_vendor_proof_and_comparison(tmp_path: Path) -> None:
     assert wrong.startswith("wrong_result: launch 0: 384 of 384 elements are wrong")
     found = session.answer(Compare((_source(RIGHT), _source(RIGHT))))
     assert found.blocks == (Block((10.0,), ((8.0,), (8.0,)), 1700.0),)
+
+
+def test_what_the_cache_did_not_hold_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = _session(tmp_path)
+
+    def load(source: Source) -> Kernel:
+        for hit in (True, False, False):
+            session._on_compile(src=None, metadata={}, times=None, cache_hit=hit)  # as Triton calls its listener
+        return Kernel(lambda a, b, bias, out, *, workspace: out.copy_(a.float() @ b.float() + bias.float()))
+
+    assert session.answer(Measure(_source(RIGHT))).telemetry["compiled_in_worker"] == 0.0
+    monkeypatch.setattr(session, "_load", load)
+    for _ in range(2):
+        assert session.answer(Measure(_source(RIGHT))).telemetry["compiled_in_worker"] == 2.0
 
 
 def test_a_lost_device_poisons_the_worker() -> None:

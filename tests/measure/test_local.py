@@ -146,6 +146,16 @@ def test_an_interruption_keeps_what_was_measured(measurer: LocalMeasurer) -> Non
     assert [m.ok for m in measurer.measure(OP, schedules)] == [True, False, True, True, True]
 
 
+def test_what_an_interruption_left_in_the_pool_answers_nobody_else(measurer: LocalMeasurer) -> None:
+    def interrupt(index: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measurer.measure(OP, [_schedule(8)] * 5, before_launch=interrupt)
+    assert measurer.partial == [None] * 5
+    assert [m.ok for m in measurer.measure(OP, [_schedule(1), _schedule(8), _schedule(1)])] == [True, False, True]
+
+
 def test_the_vendor_and_a_comparison_that_leaves_out_what_fails_its_proof(measurer: LocalMeasurer) -> None:
     baseline = measurer.baseline(OP)
     assert baseline is not None

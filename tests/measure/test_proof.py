@@ -10,6 +10,7 @@ import pytest
 from autosched.measure.proof import (
     Kernel,
     check_timing_output,
+    integer_case,
     normal_case,
     proof_tolerance,
     prove,
@@ -153,6 +154,15 @@ def test_a_kernel_that_writes_nothing_is_found() -> None:
     verdict = prove(GEMM, nothing, device="cpu")
     assert verdict.wrong == 48 * 40
     assert "NaN: not written" in verdict.reason
+
+
+def test_a_kernel_that_writes_nothing_is_found_though_a_right_one_left_its_answer_there() -> None:
+    def nothing(*_: Any, workspace: Any = None) -> None:
+        pass
+
+    out, cases = allocate(GEMM.output, "cpu"), [integer_case(GEMM, "cpu", 0, 0)]
+    assert prove(GEMM, right(GEMM), device="cpu", launches=1, cases=cases, out=out).ok
+    assert prove(GEMM, nothing, device="cpu", launches=1, cases=cases, out=out).wrong == 48 * 40
 
 
 def test_a_missing_term_is_found_although_bf16_rounds_it_away_in_large_sums() -> None:

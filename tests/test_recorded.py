@@ -1,0 +1,165 @@
+"""Recorded tables: replayed runs, guided by a model that has not seen their workload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autosched import recorded
+from autosched.errors import NotRecordedError
+from autosched.log import Header, LogContents, TuningLog, Vendor
+from autosched.measure.replay import ReplayMeasurer
+from autosched.measure.synthetic import SyntheticMeasurer
+from autosched.models import Dataset
+from autosched.record import Record
+from autosched.search import GeneratedSpace
+from autosched.sketches.builders import gemm
+from autosched.sketches.op import Op
+from autosched.sketches.rules import default_schedule
+from autosched.sketches.target import PRESETS
+from autosched.tune import tune_op
+
+TARGET = PRESETS["H200"]
+OPS = [gemm(1024, 1024, 1024), gemm(1024, 1024, 1024, dtype="fp16", layout="nt"), gemm(256, 4096, 1024), gemm(64, 512, 8192)]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of 120 schedules of each op, in a folder as they ship."""
+    folder = tmp_path_factory.mktemp("recorded")
+    measurer = SyntheticMeasurer(TARGET)
+    for i, op in enumerate(OPS):
+        space = GeneratedSpace(op, TARGET)
+        drawn = space.sample(np.random.default_rng(i), 119).schedules()
+        schedules = list(dict.fromkeys([default_schedule(op, TARGET, space.sketches), *drawn]))
+        with TuningLog(folder / "H200" / f"{i}.jsonl") as log:
+            log.append_header(Header(session=f"s{i}", key=op.key(), op=op.spec, device="H200"))
+            baseline = measurer.baseline(op)
+            log.append_vendor(
+                Vendor(key=op.key(), device="H200", name="cublas", latency_us=baseline.latency_us, session=f"s{i}")
+            )
+            for trial, (schedule, measurement) in enumerate(zip(schedules, measurer.measure(op, schedules), strict=True)):
+                log.finish_trial(
+                    Record(
+                        key=op.key(),
+                        op=op.spec,
+                        device="H200",
+                        schedule=schedule.to_json(),
+                        measurement=measurement,
+                        stratum="uniform",
+                        trial=trial,
+                        session=f"s{i}",
+                    )
+                )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def contents(tables: Path) -> LogContents:
+    return TuningLog.read(tables)
+
+
+@pytest.fixture
+def shipped(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small tables in the place of those that ship."""
+    monkeypatch.setattr(recorded, "recorded_devices", lambda: {p.name: p for p in tables.iterdir()})
+    recorded.recorded_log.cache_clear()
+    yield
+    recorded.recorded_log.cache_clear()
+
+
+@pytest.mark.usefixtures("shipped")
+def test_devices_are_found_by_name_in_any_case(contents: LogContents) -> None:
+    assert len(recorded.recorded_log("h200")) == len(contents)
+    assert recorded.recorded_measurer().keys == tuple(op.key() for op in OPS)
+    assert recorded.recorded_measurer("H200").target == TARGET
+    with pytest.raises(NotRecordedError, match="'A100' .recorded: H200"):
+        recorded.recorded_measurer("A100")
+
+
+def test_nothing_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "recorded_devices", dict)
+    with pytest.raises(NotRecordedError, match="no recorded device ships"):
+        recorded.recorded_measurer()
+
+
+class Spy:
+    """Stands in for a cost model and keeps what it was fitted on."""
+
+    def __init__(self) -> None:
+        self.data: Dataset | None = None
+
+    def fit(self, data: Dataset) -> None:
+        self.data = data
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.key())
+def test_the_guide_has_not_seen_the_workload(
+    contents: LogContents, op: Op, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the same loops with another dtype or layout."""
+    monkeypatch.setattr(recorded, "create", lambda recipe, seed: Spy())
+    model: Any = recorded.base_model(op, ReplayMeasurer(contents), 0)
+    seen = set(model.data.spaces)
+    assert op.iteration_space() not in seen
+    assert seen == {other.iteration_space() for other in OPS} - {op.iteration_space()}
+    assert len(model.data) == sum(r.op != op.spec for r in contents) - (len(contents) // 4 if op in OPS[:2] else 0)
+
+
+def test_the_only_workload_is_guided_by_none_of_its_rows(contents: LogContents) -> None:
+    alone = [r for r in contents if r.key == OPS[0].key()]
+    assert recorded.held_out_model(alone, OPS[0].iteration_space()) is None
+    assert recorded.base_model(OPS[0], ReplayMeasurer(alone), 0) is None
+
+
+def test_a_synthetic_run_is_guided_by_no_shipped_model() -> None:
+    assert recorded.base_model(OPS[0], SyntheticMeasurer(TARGET), 0) is None
+
+
+def test_a_recorded_run_stays_in_its_table(contents: LogContents, tmp_path: Path) -> None:
+    pytest.importorskip("xgboost")
+    measurer = ReplayMeasurer(contents)
+    best = measurer.best(OPS[2])
+    assert best is not None
+    found = []
+    for strategy in ("annealing", "random"):
+        result = tune_op(OPS[2], budget=16, measurer=measurer, log=tmp_path / f"{strategy}.jsonl", strategy=strategy)
+        assert (result.origin, result.status, result.trials) == ("recorded", "tuned", 16)
+        fraction = result.fraction_of_recorded_best
+        assert fraction is not None
+        assert 0 < fraction <= 1
+        assert result.latency_us == pytest.approx(best[1] / fraction)
+        assert measurer.holds(OPS[2], result.schedule)
+        baseline = measurer.baseline(OPS[2])
+        assert baseline is not None
+        assert (result.baseline_name, result.baseline_us) == ("cublas", baseline.latency_us)
+        assert result.speedup == pytest.approx(baseline.latency_us / result.latency_us)
+        found.append(fraction)
+    assert found[0] > 0.9
+
+
+def test_the_whole_table_holds_its_best(contents: LogContents) -> None:
+    measurer = ReplayMeasurer(contents)
+    result = tune_op(OPS[3], budget=500, measurer=measurer, log=False, strategy="random")
+    assert (result.status, result.fraction_of_recorded_best) == ("tuned", 1.0)
+    assert (result.schedule, result.latency_us) == measurer.best(OPS[3])
+
+
+def test_what_is_not_recorded_is_refused_before_a_log_is_made(contents: LogContents, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with pytest.raises(NotRecordedError, match="M7,N7,K7.* is not recorded on H200"):
+        tune_op(gemm(7, 7, 7), budget=8, measurer=ReplayMeasurer(contents), log=log)
+    assert not log.exists()
+
+
+def test_the_shipped_model_loads_where_one_ships() -> None:
+    pytest.importorskip("xgboost")
+    model = recorded.shipped_model()
+    if model is None:
+        pytest.skip("no pretrained model ships")
+    op = OPS[0]
+    result = tune_op(op, budget=0, target="H200")
+    assert result.schedule is not None

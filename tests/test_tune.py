@@ -1,0 +1,295 @@
+"""``tune_op``: budgets, stops, failures, what it writes, and that it repeats itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autosched.errors import InvalidInputError, NoDeviceError, StopTuning, TuningInterrupted, UsageError
+from autosched.log import TuningLog
+from autosched.record import Status
+from autosched.search import GeneratedSpace
+from autosched.settings import load
+from autosched.sketches.builders import gemm
+from autosched.store import Store
+from autosched.tune import Budget, Progress, tune_op
+from tests.tuning import OP, TARGET, Pretended
+
+
+def tune(budget: int | Budget = 16, **arguments: Any) -> Any:
+    """A run of random search, which needs no model, on a synthetic device."""
+    arguments = {"measurer": Pretended(), "log": False, "strategy": "random", **arguments}
+    return tune_op(OP, budget=budget, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"trials": -1}, "-1 trials"),
+        ({"seconds": -0.5}, "-0.5 seconds"),
+        ({"seconds": float("nan")}, "nan seconds"),
+        ({"trials": None}, "without trials and seconds"),
+    ],
+)
+def test_a_budget_that_is_none_is_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        Budget(**arguments)
+
+
+def test_bad_input_is_refused_before_any_work(tmp_path: Path) -> None:
+    measurer, log = Pretended(), tmp_path / "log.jsonl"
+    calls: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (UsageError, "dtype given beside an Op", {"op": OP, "dtype": "fp16"}),
+        (UsageError, "shape given beside an Op", {"op": OP, "shape": (1, 2, 3)}),
+        (UsageError, "layout given beside an Op", {"op": OP, "layout": "nn"}),
+        (UsageError, "epilogue given beside an Op", {"op": OP, "epilogue": ()}),
+        (UsageError, "'gemm' without a shape", {"op": "gemm"}),
+        (InvalidInputError, "unknown op 'gem'", {"op": "gem", "shape": (1, 2, 3)}),
+        (InvalidInputError, "2 entries", {"op": "gemm", "shape": (1, 2)}),
+        (InvalidInputError, "N is 0", {"op": "gemm", "shape": (1, 0, 2)}),
+        (InvalidInputError, "bf17", {"op": "gemm", "shape": (1, 1, 2), "dtype": "bf17"}),
+        (InvalidInputError, "-1 trials", {"op": OP, "budget": -1}),
+        (InvalidInputError, "unknown strategy 'luck'", {"op": OP, "strategy": "luck"}),
+    ]
+    for error, text, arguments in calls:
+        with pytest.raises(error, match=text):
+            tune_op(**{"measurer": measurer, "log": log, **arguments})
+    assert measurer.asked == []
+    assert not log.exists()
+
+
+def test_names_and_values_mean_the_same_op() -> None:
+    by_name = tune_op(
+        "gemm",
+        {"M": 64, "N": 128, "K": 256},
+        8,
+        dtype="fp16",
+        layout="nt",
+        epilogue=["bias"],
+        measurer=Pretended(),
+        log=False,
+        strategy="random",
+    )
+    assert by_name.key == "M64,N128,K256/a[MK]fp16,b[NK]fp16,bias[N]fp16,out[MN]fp16/bias"
+    assert by_name.trials == 8
+
+
+@pytest.mark.parametrize("trials", [1, 7, 8, 9, 20])
+def test_the_budget_in_trials_is_kept_exactly(trials: int) -> None:
+    measurer = Pretended()
+    result = tune(trials, measurer=measurer)
+    assert (result.trials, len(measurer.asked), len(set(measurer.asked))) == (trials, trials, trials)
+    assert (result.status, len(result.curve)) == ("tuned", trials)
+    assert result.latency_us == min(t for t in result.curve if t is not None)
+
+
+def test_the_budget_in_seconds_is_kept_to_a_round() -> None:
+    result = tune(Budget(trials=None, seconds=0.6), measurer=Pretended(seconds=0.02))
+    assert result.status == "tuned"
+    assert 8 <= result.trials <= 30
+    assert result.seconds["measure"] >= 0.02 * result.trials
+    short = tune(Budget(trials=64, seconds=0.3), measurer=Pretended(seconds=0.02))
+    assert short.trials < 64
+    assert short.status == "partial"
+
+
+def test_budget_0_is_the_models_pick_and_needs_no_device() -> None:
+    first = tune_op("gemm", (4096, 4096, 4096), 0, target="H200")
+    assert (first.status, first.trials, first.latency_us, first.log) == ("tuned", 0, None, "")
+    assert first.schedule is not None
+    assert first.schedule == tune_op("gemm", (4096, 4096, 4096), 0, target="H200").schedule
+    assert "tl.dot" in first.source()
+    assert not load().home.joinpath("logs").exists()
+
+
+def test_without_a_gpu_it_says_what_to_do() -> None:
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    with pytest.raises(NoDeviceError, match="recorded"):
+        tune_op("gemm", (64, 64, 64), 4)
+    assert not load().home.joinpath("logs").exists()
+
+
+def test_a_table_that_is_used_up_is_a_run_that_is_done() -> None:
+    table = GeneratedSpace(OP, TARGET).sample(np.random.default_rng(0), 12)
+    result = tune(64, measurer=Pretended(table=table))
+    assert (result.status, result.trials) == ("tuned", len(set(table.keys())))
+
+
+def test_a_callback_may_stop_the_run(tmp_path: Path) -> None:
+    def enough(now: Progress) -> None:
+        if now.trial == 5 and now.last is not None:
+            raise StopTuning("fast enough")
+
+    log = tmp_path / "log.jsonl"
+    result = tune(16, callbacks=[enough], log=log)
+    assert (result.status, result.trials) == ("partial", 5)
+    assert "fast enough" in result.reason
+    assert result.latency_us == min(result.curve)
+    read = TuningLog.read(log)
+    assert (len(read), read.crashed, read.damaged) == (5, [], [])
+    assert [end.status for end in read.ends.values()] == ["partial"]
+
+
+def test_interrupting_carries_the_result_and_leaves_the_log_whole(tmp_path: Path) -> None:
+    def interrupt(now: Progress) -> None:
+        if now.trial == 11:
+            raise KeyboardInterrupt
+
+    log = tmp_path / "log.jsonl"
+    with pytest.raises(TuningInterrupted) as caught:
+        tune(32, progress=interrupt, log=log)
+    result = caught.value.result
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert (result.status, result.trials) == ("partial", 11)
+    assert result.schedule is not None
+    read = TuningLog.read(log)
+    assert ([r.trial for r in read], read.crashed, read.damaged) == (list(range(11)), [], [])
+    assert result.latency_us == min(r.measurement.latency_us for r in read if r.measurement.latency_us is not None)
+    assert [end.status for end in read.ends.values()] == ["partial"]
+
+
+def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
+    def interrupt(now: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(TuningInterrupted) as caught:
+        tune(progress=interrupt, log=tmp_path / "log.jsonl")
+    assert (caught.value.result.status, caught.value.result.schedule) == ("all_failed", None)
+
+
+def test_all_failing_is_told_with_reasons() -> None:
+    shares = {Status.COMPILE_ERROR: 0.5, Status.WRONG_RESULT: 0.5}
+    result = tune(16, measurer=Pretended(failures=shares))
+    assert (result.status, result.schedule, result.latency_us, result.tflops) == ("all_failed", None, None, None)
+    assert set(result.failures) <= {"compile_error", "wrong_result"}
+    assert sum(result.failures.values()) == 16
+    assert dict(result.errors) == {f"synthetic {status}": n for status, n in result.failures.items()}
+    assert result.curve == (None,) * 16
+    assert json.loads(json.dumps(result.to_dict()))["best"] is None
+    with pytest.raises(InvalidInputError, match="no schedule of .* was valid"):
+        result.source()
+
+
+def test_guided_runs_survive_failures_and_never_choose_one() -> None:
+    measurer = Pretended(failures={Status.COMPILE_ERROR: 0.3, Status.WRONG_RESULT: 0.2})
+    result = tune(24, measurer=measurer, strategy="annealing")
+    assert result.status == "tuned"
+    assert sum(result.failures.values()) == sum(t is None for t in _latencies(measurer))
+    assert measurer.measure(OP, [result.schedule])[0].ok
+
+
+def _latencies(measurer: Pretended) -> list[float | None]:
+    return [m.latency_us for m in measurer.measure(OP, list(measurer.asked))]
+
+
+def test_progress_counts_up_and_names_each_trial() -> None:
+    seen: list[Progress] = []
+    result = tune(10, progress=seen.append, measurer=Pretended(failures={Status.COMPILE_ERROR: 0.4}))
+    ended = [now for now in seen if now.last is not None]
+    assert [now.trial for now in ended] == list(range(1, 11))
+    assert [now.best_us for now in ended] == list(result.curve)
+    assert ended[-1].failures == result.failures
+    assert {now.trials for now in seen} == {10}
+    assert all(now.baseline_us == result.baseline_us for now in ended)
+    assert sorted(now.seconds for now in seen) == [now.seconds for now in seen]
+
+
+PROPOSALS = """
+import json
+from tests.tuning import OP, Pretended
+from autosched.tune import tune_op
+measurer = Pretended()
+tune_op(OP, budget=24, measurer=measurer, log=False, seed=0)
+print(json.dumps([s.to_json() for s in measurer.asked]))
+"""
+
+
+def test_the_same_seed_proposes_the_same_in_another_process(repository: Path) -> None:
+    here = Pretended()
+    tune(24, measurer=here, strategy=None, seed=0)
+    there = subprocess.run(
+        [sys.executable, "-c", PROPOSALS], cwd=repository, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert json.loads(there.stdout) == [s.to_json() for s in here.asked]
+    other = Pretended()
+    tune(24, measurer=other, strategy=None, seed=1)
+    assert other.asked[0] == here.asked[0]  # the default schedule
+    assert len(set(other.asked) & set(here.asked)) < 12
+
+
+def test_guided_search_beats_random_search() -> None:
+    """On the formula of the synthetic device, by the median of three seeds."""
+    op = gemm(4096, 4096, 4096)
+    found = {
+        strategy: [
+            tune_op(op, budget=32, measurer=Pretended(), log=False, strategy=strategy, seed=seed).latency_us
+            for seed in range(3)
+        ]
+        for strategy in ("annealing", "random")
+    }
+    assert np.median(found["annealing"]) < 0.98 * np.median(found["random"])
+
+
+def test_logs_lie_in_the_data_folder_unless_told_otherwise(autosched_home: Path, tmp_path: Path) -> None:
+    nowhere = tune(8)
+    assert nowhere.log == ""
+    assert not list(autosched_home.rglob("*"))
+    result = tune(8, log=None)
+    assert Path(result.log) == autosched_home / "logs" / "H200" / "gemm-M512.N512.K512.jsonl"
+    assert len(TuningLog.read(result.log)) == 8
+    own = tune(8, log=str(tmp_path / "own.jsonl"))
+    assert own.log == str(tmp_path / "own.jsonl")
+
+
+def test_a_second_run_is_another_session_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    tune(8, log=log)
+    tune(8, log=log, seed=1)
+    read = TuningLog.read(log)
+    assert len(read.sessions) == len(read.ends) == 2
+    assert [len(read.of_session(s)) for s in read.sessions] == [8, 8]
+
+
+def test_only_measured_and_logged_runs_reach_the_store(tmp_path: Path) -> None:
+    store = Store(load().store)
+    for arguments in ({"log": tmp_path / "a.jsonl"}, {"measurer": Pretended(source="measured"), "log": False}):
+        tune(8, **arguments)
+        assert store.entries("H200") == {}
+    result = tune(16, measurer=Pretended(source="measured"), log=tmp_path / "b.jsonl")
+    best = store.best(OP.key(), "H200")
+    assert best is not None
+    assert best.record.schedule == result.schedule.to_json()
+    assert (best.vendor, best.vendor_us) == ("synthetic", pytest.approx(result.baseline_us))
+    assert best.record.measurement.source_hash
+
+
+def test_a_store_that_cannot_be_written_costs_no_result(autosched_home: Path, tmp_path: Path) -> None:
+    (autosched_home / "store").write_text("a file in the way")
+    result = tune(8, measurer=Pretended(source="measured"), log=tmp_path / "log.jsonl")
+    assert result.status == "tuned"
+
+
+def test_finalists_are_compared_and_a_wrong_one_is_not_chosen(tmp_path: Path) -> None:
+    measurer = Pretended(source="measured", wrong=1)
+    result = tune(16, measurer=measurer)
+    default = measurer.asked[0]
+    assert default in measurer.compared
+    assert 3 <= len(measurer.compared) <= 4
+    assert result.schedule in measurer.compared[1:]
+    assert result.interval is not None
+    assert result.ratio == pytest.approx(result.baseline_us / result.latency_us)
+    everyone = Pretended(source="measured", wrong=99)
+    result = tune(16, measurer=everyone)
+    assert result.schedule not in everyone.compared
+    assert "failed their proof" in result.reason
