@@ -13,7 +13,8 @@ from autosched.errors import InvalidInputError
 from autosched.features import Extractor, roofline_us
 from autosched.models import CostModel, Guided
 from autosched.record import Measurement
-from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, check_count, draw_distinct
+from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, draw_distinct
+from autosched.search.strategy import check_count
 from autosched.sketches.op import Op
 from autosched.sketches.rules import default_schedule, derive
 from autosched.sketches.schedule import Schedule, ScheduleBatch
@@ -147,7 +148,7 @@ class Tuner:
         return scores
 
     def _spread(self, candidates: ScheduleBatch, n: int) -> ScheduleBatch:
-        """The first ``n`` candidates, passing over those of a sketch that has had its share until no others are left."""
+        """The first ``n`` candidates; those of a sketch that has had its share come after all others."""
         most = max(1, round(SKETCH_SHARE * n))
         taken: dict[int, int] = {}
         first: list[int] = []

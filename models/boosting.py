@@ -93,6 +93,8 @@ class Trees:
 
     def predict(self, x: Matrix) -> Vector:
         """One value a row."""
+        if not len(x):  # xgboost 3.4 answers with a matrix
+            return np.zeros(0)
         threads = 1 if len(x) < SMALL_BATCH else self._threads
         if threads != self._set:
             self._booster.set_param({"nthread": threads})

@@ -55,7 +55,8 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     A pipeline of s >= 2 stages holds s tiles of each pipelined operand on the wgmma path (a tile of 64 rows or more, 4
     or 8 warps, on sm_90) and s - 1 on the mma.sync path. Without a pipeline (one stage, or a loop of one step, which is
     no loop once it is compiled) only boxes lie there, one after the other. A pointer operand aligned to fewer than 16
-    bytes may not be pipelined and counts nothing. A persistent program keeps the box that it stores beside it.
+    bytes may not be pipelined and counts nothing, nor does one of which a thread's share is below the 4 bytes of the
+    smallest asynchronous copy. A persistent program keeps the box that it stores beside it.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
     stages = np.where(_steps(batch) > 1, batch.column("stages").astype(np.int64), 1)
@@ -67,7 +68,8 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     for side, operand, tile in (("a", left, bm * bk), ("b", right, bk * bn)):
         box = batch.fact(f"tma_{side}") == 1
         size = tile * operand.dtype.bytes
-        pipeline += np.where(box | (batch.fact(f"align_{side}") >= 16), copies * size, 0)
+        copied = (batch.fact(f"align_{side}") >= 16) & (size >= 4 * 32 * warps)
+        pipeline += np.where(box | copied, copies * size, 0)
         single = np.maximum(single, np.where(box, size, 0))
     stored = bm * bn // np.maximum(batch.column("subtile"), 1) * op.output.dtype.bytes
     pipeline += np.where((batch.fact("persistent") & batch.fact("tma_store")) == 1, stored, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,27 @@ import pytest
 
 from autosched import recorded
 from autosched.errors import NotRecordedError
-from autosched.log import Header, LogContents, TuningLog, Vendor
+from autosched.log import Header, LogContents, TuningLog, Vendor, stale
 from autosched.measure.replay import ReplayMeasurer
 from autosched.measure.synthetic import SyntheticMeasurer
 from autosched.models import Dataset
 from autosched.record import Record
 from autosched.search import GeneratedSpace
-from autosched.sketches.builders import gemm
+from autosched.sketches.builders import build, gemm
+from autosched.sketches.codegen import generate
 from autosched.sketches.op import Op
-from autosched.sketches.rules import default_schedule
+from autosched.sketches.rules import default_schedule, derive
+from autosched.sketches.schedule import Schedule
 from autosched.sketches.target import PRESETS
 from autosched.tune import tune_op
 
 TARGET = PRESETS["H200"]
-OPS = [gemm(1024, 1024, 1024), gemm(1024, 1024, 1024, dtype="fp16", layout="nt"), gemm(256, 4096, 1024), gemm(64, 512, 8192)]
+OPS = [
+    gemm(1024, 1024, 1024),
+    gemm(1024, 1024, 1024, dtype="fp16", layout="nt"),
+    gemm(256, 4096, 1024),
+    gemm(64, 512, 8192),
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +49,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
             log.append_vendor(
                 Vendor(key=op.key(), device="H200", name="cublas", latency_us=baseline.latency_us, session=f"s{i}")
             )
-            for trial, (schedule, measurement) in enumerate(zip(schedules, measurer.measure(op, schedules), strict=True)):
+            for trial, (schedule, measurement) in enumerate(
+                zip(schedules, measurer.measure(op, schedules), strict=True)
+            ):
                 log.finish_trial(
                     Record(
                         key=op.key(),
@@ -63,7 +73,7 @@ def contents(tables: Path) -> LogContents:
 
 
 @pytest.fixture
-def shipped(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def shipped(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The small tables in the place of those that ship."""
     monkeypatch.setattr(recorded, "recorded_devices", lambda: {p.name: p for p in tables.iterdir()})
     recorded.recorded_log.cache_clear()
@@ -76,7 +86,7 @@ def test_devices_are_found_by_name_in_any_case(contents: LogContents) -> None:
     assert len(recorded.recorded_log("h200")) == len(contents)
     assert recorded.recorded_measurer().keys == tuple(op.key() for op in OPS)
     assert recorded.recorded_measurer("H200").target == TARGET
-    with pytest.raises(NotRecordedError, match="'A100' .recorded: H200"):
+    with pytest.raises(NotRecordedError, match=r"'A100' .recorded: H200"):
         recorded.recorded_measurer("A100")
 
 
@@ -97,9 +107,7 @@ class Spy:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.key())
-def test_the_guide_has_not_seen_the_workload(
-    contents: LogContents, op: Op, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_guide_has_not_seen_the_workload(contents: LogContents, op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor the same loops with another dtype or layout."""
     monkeypatch.setattr(recorded, "create", lambda recipe, seed: Spy())
     model: Any = recorded.base_model(op, ReplayMeasurer(contents), 0)
@@ -131,7 +139,9 @@ def test_a_recorded_run_stays_in_its_table(contents: LogContents, tmp_path: Path
         fraction = result.fraction_of_recorded_best
         assert fraction is not None
         assert 0 < fraction <= 1
+        assert result.latency_us is not None
         assert result.latency_us == pytest.approx(best[1] / fraction)
+        assert result.schedule is not None
         assert measurer.holds(OPS[2], result.schedule)
         baseline = measurer.baseline(OPS[2])
         assert baseline is not None
@@ -150,16 +160,58 @@ def test_the_whole_table_holds_its_best(contents: LogContents) -> None:
 
 def test_what_is_not_recorded_is_refused_before_a_log_is_made(contents: LogContents, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    with pytest.raises(NotRecordedError, match="M7,N7,K7.* is not recorded on H200"):
+    with pytest.raises(NotRecordedError, match=r"M7,N7,K7.* is not recorded on H200"):
         tune_op(gemm(7, 7, 7), budget=8, measurer=ReplayMeasurer(contents), log=log)
     assert not log.exists()
 
 
 def test_the_shipped_model_loads_where_one_ships() -> None:
     pytest.importorskip("xgboost")
-    model = recorded.shipped_model()
-    if model is None:
+    if recorded.shipped_model() is None:
         pytest.skip("no pretrained model ships")
-    op = OPS[0]
-    result = tune_op(op, budget=0, target="H200")
-    assert result.schedule is not None
+    assert tune_op(OPS[0], budget=0, target="H200").schedule is not None
+
+
+@pytest.fixture(scope="module")
+def tables_that_ship() -> ReplayMeasurer:
+    return recorded.recorded_measurer("H200")
+
+
+def test_shipped_tables_are_whole(tables_that_ship: ReplayMeasurer) -> None:
+    contents = recorded.recorded_log("H200")
+    assert (contents.damaged, contents.crashed) == ([], [])
+    assert len(tables_that_ship.keys) >= 7
+    assert {r.stratum for r in contents} == {"uniform", "model", "retimed"}
+    for spec in {r.key: r.op for r in contents}.values():
+        op = build(spec)
+        assert op.key() in tables_that_ship.keys
+        assert tables_that_ship.stale(op) == 0
+        assert tables_that_ship.baseline(op) is not None
+        best = tables_that_ship.best(op)
+        assert best is not None
+        assert len(tables_that_ship.measure(op, [best[0]])[0].samples_us) >= 36, "the best of a table is re-timed"
+
+
+def test_shipped_rows_are_those_of_todays_source(tables_that_ship: ReplayMeasurer) -> None:
+    """A share of the rows: a change of the generator that touches recorded source has to be known."""
+
+    def hash_of(record: Record) -> str:
+        op = build(record.op)
+        return generate(op, Schedule.from_json(record.schedule, derive(op, tables_that_ship.target))).source_hash
+
+    found = stale([r for r in tables_that_ship.records if r.measurement.ok][::101], hash_of)
+    assert found.checked >= 40
+    assert (found.stale, found.unhashed) == (0, 0)
+
+
+@pytest.mark.parametrize("strategy", ["annealing", "random"])
+def test_a_run_on_a_shipped_table(tables_that_ship: ReplayMeasurer, strategy: str) -> None:
+    pytest.importorskip("xgboost")
+    op = gemm(64, 4096, 14336)
+    results = [tune_op(op, budget=16, measurer=tables_that_ship, log=False, strategy=strategy) for _ in range(2)]
+    assert results[0].curve == results[1].curve
+    assert results[0].schedule == results[1].schedule
+    fraction = results[0].fraction_of_recorded_best
+    assert fraction is not None
+    assert 0.6 < fraction <= 1
+    assert results[0].source().count("@triton.jit") >= 1

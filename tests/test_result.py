@@ -102,7 +102,7 @@ def test_operands_are_asked_for_by_name() -> None:
         chosen = Schedule.of(derive(plain, TARGET)[0])
         dataclasses.replace(RESULT, op=plain, schedule=chosen).kernel(t, t, bias=t)
     with pytest.raises(TypeError):
-        kernel(t, bias=t, residual=t)
+        kernel(t, bias=t, residual=t)  # type: ignore[call-arg]
 
 
 def test_tensors_that_do_not_fit_are_refused_before_the_launch() -> None:

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autosched.errors import LogError
+from autosched.errors import LogError, TuningInterrupted
 from autosched.log import TuningLog
+from autosched.measure.base import Protocol
+from autosched.measure.local import LocalMeasurer
 from autosched.record import Status
 from autosched.result import TuningResult
+from autosched.settings import load
 from autosched.sketches.builders import gemm
-from autosched.tune import Budget, tune_op
+from autosched.store import Store
+from autosched.tune import Budget, Progress, tune_op
+from tests.measure.test_local import InstantPool
 from tests.tuning import OP, Pretended
 
 #: What has to be equal after a resumed run.
@@ -139,7 +144,7 @@ def test_another_run_is_not_continued(tmp_path: Path, changed: dict[str, Any], f
 def test_another_op_is_not_continued(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     tune(log, 8)
-    with pytest.raises(LogError, match="op key is 'M512.* in the log and 'M64"):
+    with pytest.raises(LogError, match=r"op key is 'M512.* in the log and 'M64"):
         tune_op(gemm(64, 64, 64), budget=8, log=log, resume=True, measurer=Pretended(), strategy="random")
 
 
@@ -181,3 +186,52 @@ def test_guided_trials_are_logged_with_their_prediction(tmp_path: Path) -> None:
     assert all(r.predicted is not None and np.isfinite(r.predicted) for r in records)
     assert [r.origin for r in records if r.round == 0] == ["default", *["model"] * 7]
     assert [r.origin for r in records if r.round == 1] == [*["model"] * 7, "explore"]
+
+
+def local() -> LocalMeasurer:
+    """The measurer of this machine, with a worker that crashes, hangs and errs by ``group_m`` and no compiler."""
+    return LocalMeasurer(
+        protocol=Protocol(run_timeout_s=1.0), entry="tests.measure.fake_worker:handle", make_pool=InstantPool
+    )
+
+
+def test_a_run_of_processes_is_interrupted_and_resumed(tmp_path: Path) -> None:
+    """Results come out of order and some workers die; numbers stay those of the proposals all the same."""
+    log, whole = tmp_path / "log.jsonl", tmp_path / "whole.jsonl"
+
+    def interrupt(now: Progress) -> None:
+        if now.trial == 7:
+            raise KeyboardInterrupt
+
+    with local() as measurer, pytest.raises(TuningInterrupted) as caught:
+        tune(log, 16, measurer=measurer, progress=interrupt)
+    assert (caught.value.result.status, caught.value.result.trials) == ("partial", 7)
+    held = TuningLog.read(log)
+    assert (len(held), held.crashed, held.damaged) == (7, [], [])
+    with local() as measurer:
+        result = tune(log, 16, measurer=measurer, resume=True)
+        expected = tune(whole, 16, measurer=measurer)
+    assert (result.trials, result.status, result.failures) == (16, "tuned", expected.failures)
+    assert set(result.failures) & {"worker_crash", "run_timeout", "wrong_result", "launch_error", "compile_error"}
+    assert trials(log) == trials(whole)
+    assert [row["trial"] for row in trials(log)] == list(range(16))
+    assert (result.baseline_name, result.schedule) == ("cublas", expected.schedule)
+    assert result.ratio == pytest.approx(10.0 / 8.0)
+    assert Store(load().store).best(OP.key(), "H200") is not None
+
+
+def test_a_trial_has_a_line_before_its_launch(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with local() as measurer:
+        tune(log, 8, measurer=measurer)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["type"] for line in lines[:2]] == ["session", "vendor"]
+    assert lines[-1]["type"] == "end"
+    started: set[int] = set()
+    for line in lines[2:-1]:
+        number = line.get("trial", 0)
+        if line["type"] == "start":
+            started.add(number)
+        elif line["measurement"]["status"] not in ("compile_error", "invalid"):
+            assert number in started
+    assert len(started) >= 6

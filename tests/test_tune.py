@@ -177,7 +177,7 @@ def test_all_failing_is_told_with_reasons() -> None:
     assert dict(result.errors) == {f"synthetic {status}": n for status, n in result.failures.items()}
     assert result.curve == (None,) * 16
     assert json.loads(json.dumps(result.to_dict()))["best"] is None
-    with pytest.raises(InvalidInputError, match="no schedule of .* was valid"):
+    with pytest.raises(InvalidInputError, match=r"no schedule of .* was valid"):
         result.source()
 
 
@@ -238,7 +238,8 @@ def test_guided_search_beats_random_search() -> None:
         ]
         for strategy in ("annealing", "random")
     }
-    assert np.median(found["annealing"]) < 0.98 * np.median(found["random"])
+    guided, random = (np.median([t for t in found[s] if t is not None]) for s in ("annealing", "random"))
+    assert guided < 0.98 * random
 
 
 def test_logs_lie_in_the_data_folder_unless_told_otherwise(autosched_home: Path, tmp_path: Path) -> None:
@@ -270,7 +271,8 @@ def test_only_measured_and_logged_runs_reach_the_store(tmp_path: Path) -> None:
     best = store.best(OP.key(), "H200")
     assert best is not None
     assert best.record.schedule == result.schedule.to_json()
-    assert (best.vendor, best.vendor_us) == ("synthetic", pytest.approx(result.baseline_us))
+    assert best.vendor == "synthetic"
+    assert best.vendor_us == pytest.approx(result.baseline_us)
     assert best.record.measurement.source_hash
 
 

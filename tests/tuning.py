@@ -30,7 +30,7 @@ class Pretended(SyntheticMeasurer):
 
     def __init__(self, *, source: str = "synthetic", seconds: float = 0.0, wrong: int = 0, **arguments: Any) -> None:
         super().__init__(TARGET, **arguments)
-        self.source = source  # type: ignore[misc]
+        self.source = source
         self.seconds = seconds
         self.wrong = wrong
         self.asked: list[Schedule] = []

@@ -135,10 +135,11 @@ class IntegerData:
 def integer_data(op: Op, launch: int) -> IntegerData:
     """Integers on which every order of summation is exact in fp32, for the proof's launch number ``launch``.
 
-    Even launches use magnitude 4, or less where ``K * magnitude^2`` would pass 2^24, or where the sum's spread would
-    come near fp16's largest number. The output is then rounded once, which may hide an error of less than its unit in
-    the last place; so odd launches use sparse values of magnitude 1 whose sums have a standard deviation of at most
-    40: these are exact in every output dtype, and a single missing or repeated term shows.
+    Even launches use magnitude 4, or less where ``K * magnitude^2`` would pass 2^24; six standard deviations of such a
+    sum are at most 41,000 (K = 2^20, magnitude 4), so that fp16 does not overflow. The output is then rounded once,
+    which may hide an error of less than its unit in the last place; so odd launches use sparse values of magnitude 1
+    whose sums have a standard deviation of at most 40: these are exact in every output dtype, and a single missing or
+    repeated term shows.
 
     Args:
         op: Its reduction length is what matters.

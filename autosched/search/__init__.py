@@ -8,7 +8,7 @@ from types import MappingProxyType
 from autosched.search.annealing import Annealing
 from autosched.search.random_search import RandomSearch
 from autosched.search.space import GeneratedSpace, Space, TableSpace
-from autosched.search.strategy import Score, Strategy, draw_distinct
+from autosched.search.strategy import Score, Strategy, check_count, draw_distinct
 
 #: Strategies by name; each is made for one space.
 STRATEGIES: Mapping[str, Callable[[Space], Strategy]] = MappingProxyType(
@@ -24,5 +24,6 @@ __all__ = [
     "Space",
     "Strategy",
     "TableSpace",
+    "check_count",
     "draw_distinct",
 ]
