@@ -1,6 +1,6 @@
 """Trains the model that ships with the package on all recorded tables.
 
-    python -m benchmarks.train_shipped --out models/pretrained/xgboost.json
+python -m benchmarks.train_shipped --out models/pretrained/xgboost.json
 """
 
 from __future__ import annotations

@@ -55,8 +55,9 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     A pipeline of s >= 2 stages holds s tiles of each pipelined operand on the wgmma path (a tile of 64 rows or more, 4
     or 8 warps, on sm_90) and s - 1 on the mma.sync path. Without a pipeline (one stage, or a loop of one step, which is
     no loop once it is compiled) only boxes lie there, one after the other. A pointer operand aligned to fewer than 16
-    bytes may not be pipelined and counts nothing, nor does one of which a thread's share is below the 4 bytes of the
-    smallest asynchronous copy. A persistent program keeps the box that it stores beside it.
+    bytes may not be pipelined and counts nothing; nor does one of which a thread's share is below the 4 bytes of the
+    smallest asynchronous copy, nor one in a flattened loop whose tiles overhang its rows or columns (their mask then
+    changes with the loop). A persistent program keeps the box that it stores beside it.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
     stages = np.where(_steps(batch) > 1, batch.column("stages").astype(np.int64), 1)
@@ -65,10 +66,11 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     wgmma = (bm >= 64) & ((warps == 4) | (warps == 8)) & (left.dtype.bytes == 2 and target.capability == 90)
     copies = np.where(wgmma, stages, stages - 1)
     pipeline, single = np.zeros(len(batch), np.int64), np.zeros(len(batch), np.int64)
-    for side, operand, tile in (("a", left, bm * bk), ("b", right, bk * bn)):
+    for side, group, operand, tile in (("a", "m", left, bm * bk), ("b", "n", right, bk * bn)):
         box = batch.fact(f"tma_{side}") == 1
         size = tile * operand.dtype.bytes
         copied = (batch.fact(f"align_{side}") >= 16) & (size >= 4 * 32 * warps)
+        copied &= (batch.column("flatten") != 1) | ~_overhang(batch, group)
         pipeline += np.where(box | copied, copies * size, 0)
         single = np.maximum(single, np.where(box, size, 0))
     stored = bm * bn // np.maximum(batch.column("subtile"), 1) * op.output.dtype.bytes
@@ -100,6 +102,15 @@ def explain_invalid(op: Op, target: Target, schedule: Schedule) -> str | None:
     """The reason against one schedule, with the schedule's name, or ``None``."""
     code = int(why_invalid(op, target, ScheduleBatch.of((schedule.sketch,), [schedule])).codes[0])
     return f"{schedule.to_json()}: {REASONS[code]}" if code else None
+
+
+def _overhang(batch: ScheduleBatch, group: str) -> NDArray[np.bool_]:
+    """Whether tiles do not divide the rows (``"m"``) or columns (``"n"``); so at a dynamic extent."""
+    views = {id(s.view): s.view for s in batch.sketches}  # most often one, shared by all sketches
+    known = {at: 1 if view.is_dynamic(group) else view.extent(group) for at, view in views.items()}
+    extents = np.asarray([known[id(s.view)] for s in batch.sketches], np.int64)
+    overhang: NDArray[np.bool_] = extents[batch.sketch_index] % batch.column(f"block_{group}") != 0
+    return overhang
 
 
 def _steps(batch: ScheduleBatch) -> NDArray[np.int64]:
