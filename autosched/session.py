@@ -17,7 +17,7 @@ from autosched.errors import AutoschedError, InvalidInputError, LogError
 from autosched.log import End, Header, Start, TuningLog, Vendor, find_session, new_session_id
 from autosched.measure.base import Baseline, Measurer
 from autosched.measure.local import LocalMeasurer
-from autosched.record import Measurement, Record
+from autosched.record import Measurement, Record, Status
 from autosched.sketches.codegen import generate
 from autosched.sketches.op import Op
 from autosched.sketches.schedule import Schedule
@@ -188,6 +188,14 @@ class Session:
             predicted=proposal.predicted,
             session=self.id,
         )
+
+    def reject(self, record: Record, error: str) -> None:
+        """Notes that a trial which was right at first failed its long proof: its later line takes the place of the first."""
+        if self.log is not None:
+            told = error.partition(":")[0]
+            status = Status(told) if told in set(Status) and told != Status.OK else Status.WRONG_RESULT
+            failed = Measurement(status=status, error=error, source_hash=record.measurement.source_hash)
+            self.log.finish_trial(msgspec.structs.replace(record, measurement=failed))
 
     def vendor(self, baseline: Baseline) -> None:
         """Notes the vendor library's time."""

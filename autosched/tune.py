@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autosched.choice import Outcome, choose
-from autosched.errors import InvalidInputError, StopTuning, TuningInterrupted, UsageError
+from autosched.errors import InvalidInputError, StopTuning, TuningInterrupted, UsageError, WorkerError
 from autosched.measure.base import Comparison, Measurer
 from autosched.measure.local import LocalMeasurer
 from autosched.measure.replay import ReplayMeasurer
@@ -121,18 +121,22 @@ def tune_op(
         NoDeviceError: No GPU is there and no measurer was given.
         TuningInterrupted: Ctrl-C; it carries the result so far.
     """
+    started = time.perf_counter()
     op = _resolve(op, shape, dtype, layout, epilogue)
     budget = budget if isinstance(budget, Budget) else Budget(trials=budget)
     with ExitStack() as stack:
-        if budget.trials == 0 and target is not None:
-            return _unmeasured(op, parse_target(target), model, seed)
+        aim = _aim(target, measurer)
+        if budget.trials == 0 and aim is not None:
+            return _unmeasured(op, aim, model, seed)
         if measurer is None:
-            measurer = stack.enter_context(_local_measurer(target))
+            measurer = stack.enter_context(LocalMeasurer(aim))
         table = measurer.space(op)
         if model is None:
             model = base_model(op, measurer, seed)
+        learnt = time.perf_counter()
         tuner = Tuner(op, measurer.target, space=table, model=model, strategy=strategy or "annealing", seed=seed)
-        run = _Run(op, tuner, measurer, budget, (*callbacks, *((progress,) if progress else ())))
+        tuner.seconds["model"] += learnt - started
+        run = _Run(op, tuner, measurer, budget, (*callbacks, *((progress,) if progress else ())), started)
         opened = Session.open(
             op, measurer, log, resume=resume, seed=seed, strategy=tuner.strategy_name, sketches=tuner.sketches
         )
@@ -152,7 +156,15 @@ class _Run:
 
     session: Session
 
-    def __init__(self, op: Op, tuner: Tuner, measurer: Measurer, budget: Budget, observers: Sequence[Observer]) -> None:
+    def __init__(
+        self,
+        op: Op,
+        tuner: Tuner,
+        measurer: Measurer,
+        budget: Budget,
+        observers: Sequence[Observer],
+        started: float,
+    ) -> None:
         self.op, self.tuner, self.measurer, self.budget, self.observers = op, tuner, measurer, budget, observers
         self.records: list[Record] = []
         self.schedules: list[Schedule] = []
@@ -163,11 +175,12 @@ class _Run:
         self.finalists: list[Schedule] = []
         self.measuring = self.comparing = 0.0
         self.exhausted = False
-        self.started = time.perf_counter()
+        self.started = started
+        self.troubles: list[str] = []
 
     def search(self) -> None:
         """Rounds until the budget is spent, then the shoot-out."""
-        baseline = self.measurer.baseline(self.op)
+        baseline = self._attempt(lambda: self.measurer.baseline(self.op))
         if baseline is not None:
             self.baseline_name, self.baseline_us = baseline.name, baseline.latency_us
             self.session.vendor(baseline)
@@ -183,8 +196,20 @@ class _Run:
         if self.finalists and self.measurer.source == "measured":
             self._tell_observers("shoot-out")
             before = self.measuring
-            self.comparison = self._timed(lambda: self.measurer.compare(self.op, self.finalists))
+            self.comparison = self._attempt(lambda: self._timed(lambda: self.measurer.compare(self.op, self.finalists)))
             self.comparing = self.measuring - before
+            errors = self.comparison.errors if self.comparison else ()
+            for finalist, error in zip(self.finalists, errors, strict=False):
+                if error:
+                    self.session.reject(self.records[self.schedules.index(finalist)], error)
+
+    def _attempt(self, call: Callable[[], T]) -> T | None:
+        """What the vendor library or the shoot-out says; where they fail, the trials are kept and the reason told."""
+        try:
+            return call()
+        except WorkerError as error:
+            self.troubles.append(error.message)
+            return None
 
     def _measure(self, proposals: list[Proposal]) -> list[Measurement]:
         """Sends a round to the measurer; what a resumed log already holds is not measured again."""
@@ -214,6 +239,7 @@ class _Run:
             return resumed if left is None else min(resumed, left)
         n = 8 if left is None else min(left, max(8, min(16, (self.budget.trials or 0) // 8)))
         if self.budget.seconds is not None:
+            n = n if done else min(n, 2)  # the pace is not known yet
             spent = time.perf_counter() - self.started
             pace = spent / done if done else 0.0
             n = min(n, int((self.budget.seconds - spent) / pace) if pace else n) if spent < self.budget.seconds else 0
@@ -287,7 +313,7 @@ class _Run:
             errors=ok_errors.most_common(5),
             seconds=self._seconds(),
             fraction_of_recorded_best=self._fraction(outcome),
-            reason=f"stopped: {stopped}; {outcome.reason}" if stopped else outcome.reason,
+            reason="; ".join([*([f"stopped: {stopped}"] if stopped else []), outcome.reason, *self.troubles]),
             log=self.session.path,
             curve=tuple(self.curve),
         )
@@ -336,8 +362,18 @@ def _resolve(
     return build_named(op, shape, dtype=dtype or "bf16", layout=layout or "nn", epilogue=epilogue or ())
 
 
-def _local_measurer(target: Target | str | None) -> LocalMeasurer:
-    return LocalMeasurer(None if target is None else parse_target(target))
+def _aim(target: Target | str | None, measurer: Measurer | None) -> Target | None:
+    """The device that is meant; ``None`` where only this machine can tell.
+
+    Raises:
+        UsageError: The measurer answers for another one.
+    """
+    aim = None if target is None else parse_target(target)
+    if measurer is None:
+        return aim
+    if aim is not None and aim.name != measurer.target.name:
+        raise UsageError(f"target {aim.name} with a measurer of {measurer.target.name}", "leave target out")
+    return measurer.target
 
 
 def _unmeasured(op: Op, target: Target, model: CostModel | None, seed: int) -> TuningResult:

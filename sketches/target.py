@@ -122,7 +122,7 @@ def from_properties(device_name: str, capability: int, **reported: int) -> Targe
     """
     compact = device_name.replace(" ", "").replace("GeForce", "")
     for name, preset in PRESETS.items():
-        if name.lower() in compact.lower():
+        if name.lower() in compact.lower() and preset.capability == capability:
             return preset.updated(reported)
     same = [p for p in PRESETS.values() if p.capability == capability]
     if not same:

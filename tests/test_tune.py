@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autosched.errors import InvalidInputError, NoDeviceError, StopTuning, TuningInterrupted, UsageError
+from autosched.errors import InvalidInputError, NoDeviceError, StopTuning, TuningInterrupted, UsageError, WorkerError
 from autosched.log import TuningLog
 from autosched.record import Status
 from autosched.search import GeneratedSpace
@@ -295,3 +295,36 @@ def test_finalists_are_compared_and_a_wrong_one_is_not_chosen(tmp_path: Path) ->
     result = tune(16, measurer=everyone)
     assert result.schedule not in everyone.compared
     assert "failed their proof" in result.reason
+
+
+def test_budget_0_with_a_measurer_is_the_models_pick() -> None:
+    measurer = Pretended()
+    result = tune(0, measurer=measurer)
+    assert result.status == "tuned"
+    assert result.schedule is not None
+    assert result.latency_us is None
+    assert measurer.asked == []
+
+
+def test_a_target_that_the_measurer_is_not_for_is_refused() -> None:
+    with pytest.raises(UsageError, match="A100"):
+        tune(target="A100")
+
+
+def test_a_failing_shoot_out_loses_nothing() -> None:
+    class Failing(Pretended):
+        def compare(self, op: Any, schedules: Any) -> Any:
+            raise WorkerError("the comparison timed out")
+
+    result = tune(measurer=Failing(source="measured"))
+    assert result.status == "tuned"
+    assert result.latency_us is not None
+    assert "the comparison timed out" in result.reason
+
+
+def test_a_finalist_that_fails_its_long_proof_is_wrong_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    result = tune(measurer=Pretended(source="measured", wrong=1), log=path)
+    (wrong,) = [r for r in TuningLog.read(path) if r.measurement.status is Status.WRONG_RESULT]
+    assert wrong.schedule != result.schedule.to_json()
+    assert wrong.measurement.error == "wrong_result: element 7"

@@ -362,7 +362,8 @@ class LocalMeasurer:
                 stack.callback(pool.close)
                 self._resources = stack.pop_all()
         except ChildError as error:
-            raise NoDeviceError(error.text, "use recorded measurements, or a machine with a GPU") from error
+            told = error.text.removeprefix("NoDeviceError: ").split(" (")[0]
+            raise NoDeviceError(told, "use recorded measurements, or a machine with a GPU") from error
         self._executor, self._pool = executor, pool
         return executor, pool
 
