@@ -190,7 +190,7 @@ class Session:
         )
 
     def reject(self, record: Record, error: str) -> None:
-        """Notes that a trial which was right at first failed its long proof: its later line takes the place of the first."""
+        """Notes that a trial right at first failed its long proof: its later line takes the place of the first."""
         if self.log is not None:
             told = error.partition(":")[0]
             status = Status(told) if told in set(Status) and told != Status.OK else Status.WRONG_RESULT

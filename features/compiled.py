@@ -201,7 +201,8 @@ def _any_within(positions: Sequence[int], span: tuple[int, int]) -> bool:
 
 
 def _is_tma_load(opcode: str) -> bool:
-    return opcode.startswith("cp.async.bulk.tensor") and ".shared::cluster.global" in opcode
+    into_shared = (".shared::cluster.global", ".shared::cta.global")  # Triton 3.6 writes the first, 3.9 the second
+    return opcode.startswith("cp.async.bulk.tensor") and any(form in opcode for form in into_shared)
 
 
 def _is_tma_store(opcode: str) -> bool:

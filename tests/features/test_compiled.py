@@ -24,6 +24,7 @@ PTX = """
 \tcp.async.commit_group;
 \tld.param.b64 \t%rd3, [gemm_param_2];
 \t@%p22 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r6], [%rd1, {%r7, %r7}], [%r3];
+\t@%p24 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r6], [%rd1, {%r7, %r7}], [%r3];
 \t@!%p3 ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd8 + 0 ];
 \tldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];
 \tldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];
@@ -58,7 +59,7 @@ def test_counts_of_every_kind() -> None:
         "cp_async_16": 2,
         "cp_async_8": 1,
         "cp_async_4": 1,
-        "tma_loads": 1,
+        "tma_loads": 2,
         "tma_stores": 2,
         "plain_loads": 1,
         "plain_stores": 2,
