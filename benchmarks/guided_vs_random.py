@@ -115,7 +115,7 @@ def run(
     *,
     best: tuple[Schedule, float] | None = None,
 ) -> Run:
-    """One run at the largest of ``trials``; smaller budgets are its prefix. ``best`` is the measurer's own if not given.
+    """One run at the largest of ``trials``; smaller budgets are its prefix. ``best`` is the measurer's if not given.
 
     Raises:
         NotRecordedError: No schedule of the workload is valid in the table.
