@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +20,18 @@ from autosched.sketches.builders import gemm
 from autosched.sketches.op import Op
 from autosched.sketches.target import PRESETS
 from benchmarks import guided_vs_random
-from benchmarks.guided_vs_random import GUIDED, RANDOM, Run, bootstrap, fraction, run, summarize, table
+from benchmarks.guided_vs_random import (
+    GUIDED,
+    RANDOM,
+    Run,
+    best_of,
+    bootstrap,
+    fraction,
+    run,
+    summarize,
+    table,
+    unguided,
+)
 
 H200 = PRESETS["H200"]
 
@@ -89,6 +101,21 @@ def test_a_workload_without_a_valid_row_is_named() -> None:
     measurer = ReplayMeasurer(recorded(op, {Status.LAUNCH_ERROR: 1.0}))
     with pytest.raises(NotRecordedError, match="M256,N256,K256"):
         run(op, measurer, GUIDED, 0)
+
+
+def test_unguided_keeps_the_uniform_stratum_and_the_best_is_of_both() -> None:
+    op = gemm(256, 256, 256)
+    rows = recorded(op)
+    fastest = min(rows, key=lambda r: r.measurement.latency_us or np.inf)
+    proposed = msgspec.structs.replace(fastest, stratum="model")
+    whole = ReplayMeasurer([proposed if r is fastest else r for r in rows])
+    drawn = unguided(whole)
+    assert len(drawn.space(op)) == len(whole.space(op)) - 1
+    both = best_of(op, [drawn, whole])
+    assert both == whole.best(op)
+    assert both is not None
+    assert both[1] == fastest.measurement.latency_us
+    assert best_of(op, [drawn]) == drawn.best(op) != both
 
 
 def test_the_command_prints_every_workload(
