@@ -102,16 +102,19 @@ def detect(index: int = 0) -> Target:
     if not torch.cuda.is_available():
         raise NoDeviceError("no CUDA device is there", "use --on recorded, or pass target= and a measurer")
     properties: Any = torch.cuda.get_device_properties(index)  # torch's type stubs lack some of its fields
-    return from_properties(
-        properties.name,
-        properties.major * 10 + properties.minor,
-        sms=properties.multi_processor_count,
-        shared_per_block=properties.shared_memory_per_block_optin,
-        shared_per_sm=properties.shared_memory_per_multiprocessor,
-        registers_per_sm=properties.regs_per_multiprocessor,
-        threads_per_sm=properties.max_threads_per_multi_processor,
-        l2_bytes=properties.L2_cache_size,
-    )
+    return from_properties(properties.name, properties.major * 10 + properties.minor, **reported(properties))
+
+
+def reported(properties: Any) -> dict[str, int]:
+    """The figures of a target, by field, that ``torch.cuda.get_device_properties`` gives of a device."""
+    return {
+        "sms": properties.multi_processor_count,
+        "shared_per_block": properties.shared_memory_per_block_optin,
+        "shared_per_sm": properties.shared_memory_per_multiprocessor,
+        "registers_per_sm": properties.regs_per_multiprocessor,
+        "threads_per_sm": properties.max_threads_per_multi_processor,
+        "l2_bytes": properties.L2_cache_size,
+    }
 
 
 def from_properties(device_name: str, capability: int, **reported: int) -> Target:

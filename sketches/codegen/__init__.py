@@ -54,7 +54,8 @@ class Generated:
 def generate(op: Op, schedule: Schedule) -> Generated:
     """The source of ``schedule`` for ``op``, node by node."""
     sketch = schedule.sketch
-    main = Kernel("contract", op, sketch.view, dict(schedule.knobs))
+    knobs = dict(schedule.knobs)
+    main = Kernel("contract", op, sketch.view, knobs, warps=knobs["warps"], stages=knobs["stages"])
     after: list[Kernel] = []
 
     def reduction(begin: str, end: str) -> None:
@@ -76,10 +77,9 @@ def generate(op: Op, schedule: Schedule) -> Generated:
     needs = any("workspace_ptr" in k.params for k in kernels)
     parts = [main.knobs["split_k"], sketch.view.extent("batch")] if needs else []
     sizes = [host_extent(sketch.view, g) for g in "mn"] if needs else []
-    options = {"num_warps": main.knobs["warps"], "num_stages": main.knobs["stages"]}
-    host = launch.emit_launch(sketch.launch, kernels, " * ".join([*map(str, parts), *sizes]), options)
+    host = launch.emit_launch(sketch.launch, kernels, " * ".join([*map(str, parts), *sizes]))
     source = _module(op, schedule, kernels, host)
-    specs = tuple(_spec(k, options if k is main else {"num_warps": 4, "num_stages": 1}) for k in kernels)
+    specs = tuple(_spec(k) for k in kernels)
     elements = parts[0] * parts[1] * sketch.view.extent("m") * sketch.view.extent("n") if needs else 0
     return Generated(source, source_hash(source), specs, 4 * elements, False, op.key())
 
@@ -91,12 +91,10 @@ def source_hash(source: str) -> str:
     return hashlib.sha256("\n".join(kept).encode()).hexdigest()
 
 
-def _spec(k: Kernel, options: dict[str, int]) -> KernelSpec:
+def _spec(k: Kernel) -> KernelSpec:
     params = list(k.params.values())
     aligned = tuple(i for i, p in enumerate(params) if p.aligned)
-    return KernelSpec(
-        k.name, {p.name: p.signature for p in params}, aligned, options["num_warps"], options["num_stages"]
-    )
+    return KernelSpec(k.name, {p.name: p.signature for p in params}, aligned, k.warps, k.stages)
 
 
 def _module(op: Op, schedule: Schedule, kernels: list[Kernel], host: str) -> str:

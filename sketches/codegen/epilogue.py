@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.sketches.codegen.kernel import Kernel, along
+from autosched.sketches.codegen.kernel import Kernel, along, load
 from autosched.sketches.nodes import ChainEpilogue
 from autosched.sketches.op import Operand
 
@@ -47,8 +47,7 @@ def emit_epilogue(node: ChainEpilogue, k: Kernel, piece: Piece) -> None:
             k.line(f"{x} = {FUNCTIONS[step.kind].format(x=x)}")
         else:
             pointers, bounds = tile_pointers(k, k.op.operand(step.operand), piece)
-            load = f"tl.load({pointers}" + (f", mask={bounds}, other=0.0)" if bounds else ")")
-            k.line(f"{x} += {load}.to(tl.float32)")
+            k.line(f"{x} += {load(pointers, bounds)}.to(tl.float32)")
 
 
 def tile_pointers(k: Kernel, tensor: Operand, piece: Piece) -> tuple[str, str]:

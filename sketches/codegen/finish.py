@@ -7,7 +7,7 @@ from functools import singledispatch
 from math import ceil, log2
 
 from autosched.sketches.codegen.epilogue import Piece, tile_pointers
-from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Param
+from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Param, load, store
 from autosched.sketches.nodes import DirectFinish, PointerStore, SubtiledFinish, TmaStore, WorkspaceFinish
 
 #: Emits the epilogue on a piece, in the kernel that holds it.
@@ -60,7 +60,7 @@ def _workspace(node: WorkspaceFinish, k: Kernel, epilogue: Epilogue) -> list[Ker
     block_n = k.knob("block_n")
     piece = _piece(k, k.op.products[0].accumulator, f"tile_n * {block_n}", k.knobs["block_n"])
     pointers, bounds = _partial_sums(k, piece, "part.to(tl.int64)" if _is_wide(k) else "part")
-    k.line(f"tl.store({pointers}, {piece.value}" + (f", mask={bounds})" if bounds else ")"))
+    k.line(store(pointers, piece.value, bounds))
 
     after = Kernel("add_parts", k.op, k.view, dict(k.knobs))
     after.knobs["block_n"] = min(256, _power(k.view.extent("n")))
@@ -78,7 +78,7 @@ def _workspace(node: WorkspaceFinish, k: Kernel, epilogue: Epilogue) -> list[Ker
     after.line(f"parts = {pointers}")
     after.line("total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)")
     with after.block(f"for _ in range({after.knob('split_k')}):"):
-        after.line("total += tl.load(parts" + (f", mask={bounds}, other=0.0)" if bounds else ")"))
+        after.line(f"total += {load('parts', bounds)}")
         after.line(f"parts += {_slab(after)}")
     epilogue(after, piece)
     emit_store(PointerStore(), after, piece, "tile_n * BLOCK_N")
@@ -95,7 +95,7 @@ def _pointer_store(node: PointerStore, k: Kernel, piece: Piece, start: str) -> N
     if "[:, None]" not in pointers or "[None, :]" not in pointers:
         pointers = f"tl.broadcast_to({pointers}, {shape})"
     bounds = k.bounds([("m", piece.rows, piece.block_m, "[:, None]"), ("n", piece.columns, piece.block_n, "[None, :]")])
-    k.line(f"tl.store({pointers}, {piece.value}.to(tl.{out.dtype.tl})" + (f", mask={bounds})" if bounds else ")"))
+    k.line(store(pointers, f"{piece.value}.to(tl.{out.dtype.tl})", bounds))
 
 
 @emit_store.register

@@ -52,6 +52,8 @@ class Kernel:
         op: The op.
         view: The op's matrix view.
         knobs: Values of the schedule's knobs.
+        warps: Launch option; a follow-up kernel is small and keeps the default.
+        stages: Likewise.
         programs: Host expression of the number of programs, set by whoever decides it.
     """
 
@@ -59,6 +61,8 @@ class Kernel:
     op: Op
     view: MatrixView
     knobs: dict[str, int]
+    warps: int = 4
+    stages: int = 1
     programs: str = ""
     params: dict[str, Param] = field(default_factory=dict)
     boxes: dict[str, Box] = field(default_factory=dict)
@@ -177,6 +181,16 @@ def scaled(index: str, stride: int) -> str:
     if stride == 0:
         return ""
     return index if stride == 1 else f"{index} * {stride}"
+
+
+def load(pointers: str, bounds: str) -> str:
+    """A load, zero outside ``bounds``; unmasked where these are empty."""
+    return f"tl.load({pointers}" + (f", mask={bounds}, other=0.0)" if bounds else ")")
+
+
+def store(pointers: str, value: str, bounds: str) -> str:
+    """A store inside ``bounds``; unmasked where these are empty."""
+    return f"tl.store({pointers}, {value}" + (f", mask={bounds})" if bounds else ")")
 
 
 def along(expression: str, axis: str) -> str:

@@ -7,14 +7,13 @@ from autosched.sketches.nodes import Launch
 from autosched.sketches.op import Op
 
 
-def emit_launch(node: Launch, kernels: list[Kernel], workspace: str, options: dict[str, int]) -> str:
+def emit_launch(node: Launch, kernels: list[Kernel], workspace: str) -> str:
     """The text of ``TENSORS``, ``launch`` and ``run``.
 
     Args:
         node: The node.
         kernels: In the order in which they run.
         workspace: Host expression of the fp32 elements of workspace; empty if there is none.
-        options: Launch options of the first kernel; the others take Triton's defaults for a small kernel.
     """
     op = kernels[0].op
     names = [o.name for o in (*op.operands, op.output)]
@@ -30,9 +29,7 @@ def emit_launch(node: Launch, kernels: list[Kernel], workspace: str, options: di
             sizes, strides, block = f"[{', '.join(box.sizes)}]", list(box.strides), list(box.block)
             body.append(f"    {name} = TensorDescriptor({box.tensor}, {sizes}, {strides}, {block})")
         arguments = ", ".join(p.host for p in k.params.values())
-        chosen = options if k is kernels[0] else {"num_warps": 4, "num_stages": 1}
-        keywords = ", ".join(f"{key}={value}" for key, value in chosen.items())
-        body.append(f"    {k.name}[({k.programs},)]({arguments}, {keywords})")
+        body.append(f"    {k.name}[({k.programs},)]({arguments}, num_warps={k.warps}, num_stages={k.stages})")
     head = [
         f"def launch({', '.join(names)}, *, workspace=None):",
         f'    """Runs the kernel{"s" if len(kernels) > 1 else ""} on the current stream. '

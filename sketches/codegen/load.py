@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from autosched.sketches.codegen.kernel import Kernel, along
+from autosched.sketches.codegen.kernel import Kernel, along, load
 from autosched.sketches.nodes import Load, PointerLoad, TmaLoad
 
 BLOCKS = {"m": "block_m", "n": "block_n", "k": "block_k"}
@@ -51,7 +51,7 @@ def _pointer_step(node: PointerLoad, k: Kernel) -> None:
     shape = f"({k.knob(BLOCKS[node.rows])}, {k.knob(BLOCKS[node.columns])})"
     if not (offset and k.offset(tensor, group, "x")):
         pointers = f"tl.broadcast_to({pointers}, {shape})"
-    k.line(f"{name} = tl.load({pointers}" + (f", mask={bounds}, other=0.0)" if bounds else ")"))
+    k.line(f"{name} = {load(pointers, bounds)}")
 
 
 @emit_prologue.register
