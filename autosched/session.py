@@ -21,6 +21,7 @@ from autosched.record import Measurement, Record, Status
 from autosched.sketches.codegen import generate
 from autosched.sketches.op import Op
 from autosched.sketches.schedule import Schedule
+from autosched.sketches.target import Target
 from autosched.store import Store
 from autosched.tuner import Proposal
 
@@ -76,18 +77,7 @@ class Session:
         if held is None:
             session = cls(new_session_id(), op, measurer.target.name, writer)
             if writer is not None:
-                writer.append_header(
-                    Header(
-                        session=session.id,
-                        key=op.key(),
-                        op=op.spec,
-                        device=measurer.target.name,
-                        target=measurer.target.to_dict(),
-                        versions=versions(),
-                        protocol=protocol,
-                        seed=seed,
-                    )
-                )
+                writer.append_header(header_line(session.id, op, measurer.target, protocol, seed))
         else:
             session = cls(held.header.session, op, measurer.target.name, writer, vendor_noted=held.vendor is not None)
             # Only a launch can bring the process down: replayed and synthetic trials are asked for again.
@@ -201,17 +191,7 @@ class Session:
         """Notes the vendor library's time."""
         if self.log is not None and not self.vendor_noted:
             self.vendor_noted = True
-            self.log.append_vendor(
-                Vendor(
-                    key=self.op.key(),
-                    device=self.device,
-                    name=baseline.name,
-                    latency_us=baseline.latency_us,
-                    samples_us=baseline.samples_us,
-                    default_us=baseline.default_us,
-                    session=self.id,
-                )
-            )
+            self.log.append_vendor(vendor_line(self.id, self.op, self.device, baseline))
 
     def end(self, status: str, outcome: dict[str, Any]) -> None:
         """Notes the outcome."""
@@ -236,6 +216,33 @@ class Session:
                 self.resumed[Schedule.from_json(record.schedule, sketches)] = record
             except InvalidInputError:
                 logger.warning("trial %d of %s is not known any more: %s", record.trial, self.path, record.schedule)
+
+
+def header_line(session: str, op: Op, target: Target, protocol: dict[str, Any], seed: int) -> Header:
+    """What all trials of a session share, as its log begins with it."""
+    return Header(
+        session=session,
+        key=op.key(),
+        op=op.spec,
+        device=target.name,
+        target=target.to_dict(),
+        versions=versions(),
+        protocol=protocol,
+        seed=seed,
+    )
+
+
+def vendor_line(session: str, op: Op, device: str, baseline: Baseline) -> Vendor:
+    """The vendor library's time as a log keeps it."""
+    return Vendor(
+        key=op.key(),
+        device=device,
+        name=baseline.name,
+        latency_us=baseline.latency_us,
+        samples_us=baseline.samples_us,
+        default_us=baseline.default_us,
+        session=session,
+    )
 
 
 def with_hash(op: Op, schedule: Schedule, measurement: Measurement) -> Measurement:

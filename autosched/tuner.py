@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autosched.errors import InvalidInputError
 from autosched.features import Extractor, roofline_us
 from autosched.models import CostModel, Guided
 from autosched.record import Measurement
-from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, draw_distinct
+from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, check_strategy, draw_distinct
 from autosched.search.strategy import check_count
 from autosched.sketches.op import Op
 from autosched.sketches.rules import default_schedule, derive
@@ -73,12 +72,12 @@ class Tuner:
         strategy: str = "annealing",
         seed: int = 0,
     ) -> None:
-        if strategy not in STRATEGIES:
-            raise InvalidInputError(f"unknown strategy {strategy!r}", f"one of {', '.join(STRATEGIES)}")
+        check_strategy(strategy)
         self.op, self.target, self.seed, self.strategy_name = op, target, seed, strategy
         self.sketches = derive(op, target) if space is None else space.sketches
         self.space: Space = GeneratedSpace(op, target, self.sketches) if space is None else TableSpace(space)
         self.strategy = STRATEGIES[strategy](self.space)
+        self._guided = strategy != "random"
         self.model = Guided(model, seed)
         self.seconds = {"search": 0.0, "features": 0.0, "model": 0.0}
         self.round = 0
@@ -99,7 +98,7 @@ class Tuner:
         start = time.perf_counter()
         inner = self.seconds["features"] + self.seconds["model"]
         rng = np.random.default_rng([self.seed, self.round])
-        guided = self.strategy_name != "random"
+        guided = self._guided
         proposals: list[Proposal] = []
         if self.round == 0 and n > 0:
             proposals += self._first()
@@ -129,7 +128,7 @@ class Tuner:
         latencies = np.asarray([m.latency_us if m.latency_us is not None else np.nan for m in measurements], np.float64)
         self.strategy.observe(batch, latencies)
         ok = np.flatnonzero(~np.isnan(latencies))
-        if self.strategy_name == "random" or not len(ok):
+        if not self._guided or not len(ok):
             return
         start = time.perf_counter()
         self._features.append(self._extract(batch.take(ok)))
@@ -161,8 +160,7 @@ class Tuner:
     def _first(self) -> list[Proposal]:
         """The default schedule, where the space holds it."""
         batch = ScheduleBatch.of(self.sketches, [self._default])
-        members = self.space.members()
-        if members is not None and batch.keys()[0] not in set(members.keys()):
+        if self.space.members() is not None and not self.space.contains(batch)[0]:
             return []
         self._asked.update(batch.keys())
         return [Proposal(self._default, "default", float(self.score(batch)[0]), 0)]

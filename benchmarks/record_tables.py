@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autosched.log import End, Header, TuningLog, Vendor, new_session_id
+from autosched.log import End, TuningLog, new_session_id
 from autosched.measure.local import LocalMeasurer
 from autosched.record import Measurement, Record
-from autosched.session import versions
+from autosched.session import header_line, vendor_line
 from autosched.sketches.builders import build_named
 from autosched.sketches.op import Op
 from autosched.sketches.rules import default_schedule, derive
@@ -57,18 +57,8 @@ class Table:
         self.log = TuningLog(path)
         self.rows: list[tuple[Schedule, Measurement]] = []
         self.trials = 0
-        self.log.append_header(
-            Header(
-                session=self.session,
-                key=op.key(),
-                op=op.spec,
-                device=measurer.target.name,
-                target=measurer.target.to_dict(),
-                versions=versions(),
-                protocol=msgspec.to_builtins(measurer.protocol),
-                seed=seed,
-            )
-        )
+        protocol = msgspec.to_builtins(measurer.protocol)
+        self.log.append_header(header_line(self.session, op, measurer.target, protocol, seed))
 
     def measure(
         self, schedules: list[Schedule], stratum: str, round_: int, predicted: list[float] | None = None
@@ -114,17 +104,7 @@ def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Name
     table = Table(op, measurer, path, arguments.seed)
     baseline = measurer.baseline(op)
     if baseline is not None:
-        table.log.append_vendor(
-            Vendor(
-                key=op.key(),
-                device=measurer.target.name,
-                name=baseline.name,
-                latency_us=baseline.latency_us,
-                samples_us=baseline.samples_us,
-                default_us=baseline.default_us,
-                session=table.session,
-            )
-        )
+        table.log.append_vendor(vendor_line(table.session, op, measurer.target.name, baseline))
     target = measurer.target
     tuner = Tuner(op, target, seed=arguments.seed)
     rng = np.random.default_rng([arguments.seed, 1])
@@ -142,17 +122,7 @@ def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Name
         shift = turn * len(tops) // PASSES
         table.measure(tops[shift:] + tops[:shift], "retimed", turn)
     if baseline is not None and (again := measurer.baseline(op)) is not None:
-        table.log.append_vendor(
-            Vendor(
-                key=op.key(),
-                device=target.name,
-                name=again.name,
-                latency_us=again.latency_us,
-                samples_us=again.samples_us,
-                default_us=again.default_us,
-                session=table.session,
-            )
-        )
+        table.log.append_vendor(vendor_line(table.session, op, measurer.target.name, again))
     statuses: dict[str, int] = {}
     for _, m in table.rows:
         statuses[str(m.status)] = statuses.get(str(m.status), 0) + 1

@@ -13,7 +13,7 @@ from autosched.cli.measurers import open_measurer, parse_place
 from autosched.cli.output import Output
 from autosched.cli.progress import TuningProgress
 from autosched.errors import InvalidInputError, TuningInterrupted, UsageError
-from autosched.search import STRATEGIES
+from autosched.search import check_strategy
 from autosched.sketches.builders import build_named
 
 if TYPE_CHECKING:
@@ -127,8 +127,7 @@ def _words(text: str) -> list[str]:
 
 
 def _check(options: TuneOptions) -> None:
-    if options.strategy not in STRATEGIES:
-        raise InvalidInputError(f"unknown strategy {options.strategy!r}", f"one of {', '.join(STRATEGIES)}")
+    check_strategy(options.strategy)
     if options.log is not None and options.no_log:
         raise UsageError(f"--no-log beside --log {options.log}", "give one of them")
     if options.resume and options.log is None:

@@ -48,6 +48,7 @@ from autosched.measure.timing import GpuTimer, Launch, Timer
 from autosched.record import Status
 from autosched.sketches.builders import build
 from autosched.sketches.op import Op
+from autosched.sketches.target import reported
 
 RECHECK_LAUNCHES = 10
 """Launches of the full check that a timing below the physical floor gets before it is repeated."""
@@ -219,19 +220,11 @@ class Session:
             raise NoDeviceError(f"device {request.device} of {torch.cuda.device_count()}", "choose a smaller index")
         properties: Any = torch.cuda.get_device_properties(request.device)
         self._telemetry = Telemetry(str(properties.uuid), request.device)
-        reported = {
-            "sms": properties.multi_processor_count,
-            "shared_per_block": properties.shared_memory_per_block_optin,
-            "shared_per_sm": properties.shared_memory_per_multiprocessor,
-            "registers_per_sm": properties.regs_per_multiprocessor,
-            "threads_per_sm": properties.max_threads_per_multi_processor,
-            "l2_bytes": properties.L2_cache_size,
-        }
         telemetry = self._telemetry.read()
         device = Device(
             name=properties.name,
             capability=properties.major * 10 + properties.minor,
-            reported=reported,
+            reported=reported(properties),
             uuid=str(telemetry.get("gpu_uuid", "") or properties.uuid),
             max_clock_mhz=self._telemetry.max_clock_mhz(),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from autosched.errors import InvalidInputError
 from autosched.search.annealing import Annealing
 from autosched.search.random_search import RandomSearch
 from autosched.search.space import GeneratedSpace, Space, TableSpace
@@ -14,6 +15,17 @@ from autosched.search.strategy import Score, Strategy, check_count, draw_distinc
 STRATEGIES: Mapping[str, Callable[[Space], Strategy]] = MappingProxyType(
     {"annealing": Annealing, "random": RandomSearch}
 )
+
+
+def check_strategy(name: str) -> None:
+    """Refuse a strategy that there is not.
+
+    Raises:
+        InvalidInputError: No strategy has that name.
+    """
+    if name not in STRATEGIES:
+        raise InvalidInputError(f"unknown strategy {name!r}", f"one of {', '.join(STRATEGIES)}")
+
 
 __all__ = [
     "STRATEGIES",
@@ -25,5 +37,6 @@ __all__ = [
     "Strategy",
     "TableSpace",
     "check_count",
+    "check_strategy",
     "draw_distinct",
 ]
