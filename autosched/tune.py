@@ -28,6 +28,8 @@ from autosched.tuner import Proposal, Tuner
 
 #: Schedules that are compared with the vendor library at the end.
 FINALISTS = 3
+#: Rounds of ``FIRST_ROUND`` for the first ``FIRST_TRIALS`` trials: what the first ones teach is worth most.
+FIRST_ROUND, FIRST_TRIALS = 4, 16
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,8 @@ class _Run:
         done, left = len(self.records), self._left()
         if resumed := self.session.round_size(self.tuner.round):
             return resumed if left is None else min(resumed, left)
-        n = 8 if left is None else min(left, max(8, min(16, (self.budget.trials or 0) // 8)))
+        n = FIRST_ROUND if done < FIRST_TRIALS else max(8, min(16, (self.budget.trials or 0) // 8))
+        n = n if left is None else min(left, n)
         if self.budget.seconds is not None:
             n = n if done else min(n, 2)  # the pace is not known yet
             spent = time.perf_counter() - self.started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,9 @@ from autosched.sketches.target import Target
 
 #: One trial in so many explores: it is drawn at random, whatever the model says.
 EXPLORE_EVERY = 8
-#: At most this share of a round comes from one sketch, as long as others are among the candidates.
-SKETCH_SHARE = 0.25
+#: At most this share of a round comes from one tile, as long as others are among the candidates.
+TILE_SHARE = 0.25
+TILE = ("block_m", "block_n", "block_k")
 #: Candidates that a round is chosen from, over its size.
 SPREAD_OVER = 6
 
@@ -147,14 +149,14 @@ class Tuner:
         return scores
 
     def _spread(self, candidates: ScheduleBatch, n: int) -> ScheduleBatch:
-        """The first ``n`` candidates; those of a sketch that has had its share come after all others."""
-        most = max(1, round(SKETCH_SHARE * n))
-        taken: dict[int, int] = {}
+        """The first ``n`` candidates; those of a tile that has had its share come after all others."""
+        most = max(1, round(TILE_SHARE * n))
+        taken: Counter[tuple[int, ...]] = Counter()
         first: list[int] = []
         later: list[int] = []
-        for row, sketch in enumerate(candidates.sketch_index.tolist()):
-            taken[sketch] = taken.get(sketch, 0) + 1
-            (first if taken[sketch] <= most else later).append(row)
+        for row, tile in enumerate(zip(*(candidates.column(knob).tolist() for knob in TILE), strict=True)):
+            taken[tile] += 1
+            (first if taken[tile] <= most else later).append(row)
         return candidates.take(np.asarray((first + later)[:n], np.intp))
 
     def _first(self) -> list[Proposal]:

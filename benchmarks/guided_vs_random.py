@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--device", help="which of the recorded devices; the first if not given")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to this, less one")
     parser.add_argument("--guided", choices=("table", "space"), default="table", help="what guided search chooses from")
-    parser.add_argument("--random", choices=("space", "table"), default="space", help="what random search draws from")
+    parser.add_argument("--random", choices=("table", "space"), default="table", help="what random search draws from")
     parser.add_argument("--only", action="append", help="M,N,K of a workload; may be given several times")
     parser.add_argument("--log", type=Path, help="a log or folder of logs instead of the tables that ship")
     arguments = parser.parse_args()

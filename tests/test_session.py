@@ -182,10 +182,11 @@ def test_guided_trials_are_logged_with_their_prediction(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     tune(log, 24, strategy="annealing")
     records = TuningLog.read(log).records
-    assert [r.round for r in records] == [0] * 8 + [1] * 8 + [2] * 8
+    assert [r.round for r in records] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 8
     assert all(r.predicted is not None and np.isfinite(r.predicted) for r in records)
-    assert [r.origin for r in records if r.round == 0] == ["default", *["model"] * 7]
-    assert [r.origin for r in records if r.round == 1] == [*["model"] * 7, "explore"]
+    assert [r.origin for r in records if r.round == 0] == ["default", *["model"] * 3]
+    assert [r.origin for r in records if r.round == 1] == [*["model"] * 3, "explore"]
+    assert [r.origin for r in records if r.round == 4] == [*["model"] * 7, "explore"]
 
 
 def local() -> LocalMeasurer:
@@ -200,14 +201,14 @@ def test_a_run_of_processes_is_interrupted_and_resumed(tmp_path: Path) -> None:
     log, whole = tmp_path / "log.jsonl", tmp_path / "whole.jsonl"
 
     def interrupt(now: Progress) -> None:
-        if now.trial == 7:
+        if now.trial == 11:
             raise KeyboardInterrupt
 
     with local() as measurer, pytest.raises(TuningInterrupted) as caught:
         tune(log, 16, measurer=measurer, progress=interrupt)
-    assert (caught.value.result.status, caught.value.result.trials) == ("partial", 7)
+    assert (caught.value.result.status, caught.value.result.trials) == ("partial", 11)
     held = TuningLog.read(log)
-    assert (len(held), held.crashed, held.damaged) == (7, [], [])
+    assert (len(held), held.crashed, held.damaged) == (11, [], [])
     with local() as measurer:
         result = tune(log, 16, measurer=measurer, resume=True)
         expected = tune(whole, 16, measurer=measurer)
