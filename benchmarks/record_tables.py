@@ -1,6 +1,8 @@
 """Records a table: many schedules of one workload, measured on this machine's GPU, for replay and for learning.
 
-    python -m benchmarks.record_tables --shape 4096,4096,4096 --out tuning_logs/recorded/H200
+    python -m benchmarks.record_tables --workload gemm:4096,4096,4096:bf16:nn --out tuning_logs/recorded/H200
+
+A workload is OP:SHAPE[:DTYPE[:LAYOUT[:EPILOGUE]]], for example ``gemm:1024,4096,4096:bf16:nt:bias,residual``.
 
 Strata, named in every row:
 
@@ -17,6 +19,7 @@ import argparse
 import gzip
 import json
 import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ import numpy as np
 from autosched.log import End, TuningLog, new_session_id
 from autosched.measure.local import LocalMeasurer
 from autosched.record import Measurement, Record
+from autosched.recorded import shipped_model
 from autosched.session import header_line, vendor_line
 from autosched.sketches.builders import build_named
 from autosched.sketches.op import Op
@@ -106,7 +110,7 @@ def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Name
     if baseline is not None:
         table.log.append_vendor(vendor_line(table.session, op, measurer.target.name, baseline))
     target = measurer.target
-    tuner = Tuner(op, target, seed=arguments.seed)
+    tuner = Tuner(op, target, model=shipped_model(), seed=arguments.seed)
     rng = np.random.default_rng([arguments.seed, 1])
     drawn = uniform(op, target, arguments.uniform, rng)
     default = default_schedule(op, target, derive(op, target))
@@ -141,13 +145,19 @@ def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Name
     return summary
 
 
+def workload(text: str) -> tuple[str, Op]:
+    """File name and op of a workload as the command line writes it."""
+    kind, shape, *rest = text.split(":")
+    dtype, layout, epilogue = (given or usual for given, usual in zip_longest(rest, ("bf16", "nn", ""), fillvalue=""))
+    extents = tuple(int(x) for x in shape.split(","))
+    op = build_named(kind, extents, dtype=dtype, layout=layout, epilogue=[x for x in epilogue.split(",") if x])
+    return "-".join([kind, "x".join(map(str, extents)), dtype, layout, *(x for x in epilogue.split(",") if x)]), op
+
+
 def main() -> None:
     """Records the shapes given, one compressed file each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", default="gemm")
-    parser.add_argument("--shape", action="append", required=True, help="M,N,K; may be given several times")
-    parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--layout", default="nn")
+    parser.add_argument("--workload", action="append", required=True, help="may be given several times")
     parser.add_argument("--uniform", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--per-round", type=int, default=64)
@@ -155,11 +165,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    workloads = [workload(text) for text in arguments.workload]
     with LocalMeasurer() as measurer:
-        for text in arguments.shape:
-            shape = tuple(int(x) for x in text.split(","))
-            op = build_named(arguments.op, shape, dtype=arguments.dtype, layout=arguments.layout)
-            name = f"{arguments.op}-{'x'.join(map(str, shape))}-{arguments.dtype}-{arguments.layout}"
+        for name, op in workloads:
             plain = arguments.out / f"{name}.jsonl"
             plain.unlink(missing_ok=True)
             print(json.dumps(record(op, measurer, plain, arguments)), flush=True)

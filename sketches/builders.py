@@ -62,14 +62,11 @@ def gemm(
         UnsupportedError: A dynamic axis that strides depend on.
     """
     _check_extents({"M": m, "N": n, "K": k})
-    if layout not in LAYOUTS:
-        raise InvalidInputError(f"unknown layout {layout!r}", f"one of {', '.join(LAYOUTS)}")
-    a = "MK" if layout[0] == "n" else "KM"
-    b = "KN" if layout[1] == "n" else "NK"
+    left, right = _stored(layout)
     op = _contract(
         "gemm",
         {"M": m, "N": n, "K": k},
-        (("a", a), ("b", b)),
+        (("a", left), ("b", right)),
         "MN",
         dtype=dtype,
         epilogue=epilogue,
@@ -79,6 +76,57 @@ def gemm(
         deterministic=deterministic,
     )
     return _with_spec(op, builder="gemm", shape=[m, n, k], layout=layout)
+
+
+def bmm(
+    b: int,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: Any = "bf16",
+    layout: str = "nn",
+    epilogue: Sequence[str] = (),
+    out_dtype: Any = None,
+    dynamic: Iterable[str] = (),
+    strides: Mapping[str, Sequence[int]] | None = None,
+    deterministic: bool = False,
+) -> Op:
+    """``out[B, M, N] = epilogue(sum over K of a[B, M, K] * b[B, K, N])``: a GEMM for each index of the batch.
+
+    Args:
+        b: Number of products.
+        m: Rows of each output.
+        n: Columns of each output.
+        k: Length of the reduction.
+        dtype: Element type of both inputs.
+        layout: As of ``gemm``; the batch is outermost in every tensor.
+        epilogue: Names of ``EPILOGUES``, applied in order.
+        out_dtype: Element type of the output; ``dtype`` if not given.
+        dynamic: Axes (``"B"``) whose extent is known only at run time.
+        strides: Element strides by operand name (``a``, ``b``, ``out``) as the tensors are stored.
+        deterministic: Allow only structures whose order of summation is fixed.
+
+    Raises:
+        InvalidInputError: An extent, layout, epilogue or stride that no batched GEMM has.
+        UnsupportedError: A dynamic axis that strides depend on.
+    """
+    extents = {"B": b, "M": m, "N": n, "K": k}
+    _check_extents(extents)
+    left, right = _stored(layout)
+    op = _contract(
+        "bmm",
+        extents,
+        (("a", "B" + left), ("b", "B" + right)),
+        "BMN",
+        dtype=dtype,
+        epilogue=epilogue,
+        out_dtype=out_dtype,
+        dynamic=dynamic,
+        strides=strides,
+        deterministic=deterministic,
+    )
+    return _with_spec(op, builder="bmm", shape=[b, m, n, k], layout=layout)
 
 
 def contraction(
@@ -147,6 +195,7 @@ def contraction(
 #: Operators by the name that people use, with the names of the entries of a shape tuple.
 BUILDERS: dict[str, tuple[Callable[..., Op], tuple[str, ...]]] = {
     "gemm": (gemm, ("M", "N", "K")),
+    "bmm": (bmm, ("B", "M", "N", "K")),
 }
 
 
@@ -184,7 +233,7 @@ def build(spec: Mapping[str, Any]) -> Op:
     Raises:
         InvalidInputError: The spec names no builder of this version or holds values that its builder refuses.
     """
-    known: dict[str, Callable[..., Op]] = {"gemm": gemm, "contraction": contraction}
+    known: dict[str, Callable[..., Op]] = {"gemm": gemm, "bmm": bmm, "contraction": contraction}
     arguments = dict(spec)
     builder = known.get(arguments.pop("builder", None))
     if builder is None:
@@ -196,6 +245,13 @@ def build(spec: Mapping[str, Any]) -> Op:
         return builder(*positional, **arguments)
     except TypeError as error:
         raise InvalidInputError(f"spec {dict(spec)} does not fit its builder: {error}", "read it from a log") from error
+
+
+def _stored(layout: str) -> tuple[str, str]:
+    """Axes of both inputs as they are stored, outermost first."""
+    if layout not in LAYOUTS:
+        raise InvalidInputError(f"unknown layout {layout!r}", f"one of {', '.join(LAYOUTS)}")
+    return ("MK" if layout[0] == "n" else "KM", "KN" if layout[1] == "n" else "NK")
 
 
 def _contract(
