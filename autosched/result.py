@@ -38,7 +38,10 @@ class TuningResult:
         compiled: Kernels compiled.
         failures: Trials by status, without ``ok``.
         errors: The most frequent error texts and how often they came.
-        seconds: ``total, search, features, model, compile, measure``.
+        seconds: ``total, search, features, model, compile, measure``; the first three pass in part while a round is
+            measured.
+        busy: Share of the rounds' time that ``gpu`` and ``compile`` workers worked; empty where nothing was run.
+        prequential: Share of the pairs of trials that the model ordered rightly before they were measured.
         fraction_of_recorded_best: On a recorded table, best latency of the table over the choice's.
         reason: Why this schedule was chosen, for a person.
         log: Where the trials are kept; empty if nowhere.
@@ -60,6 +63,8 @@ class TuningResult:
     failures: dict[str, int] = field(default_factory=dict)
     errors: list[tuple[str, int]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    busy: dict[str, float] = field(default_factory=dict)
+    prequential: float | None = None
     fraction_of_recorded_best: float | None = None
     reason: str = ""
     log: str = ""
@@ -146,6 +151,8 @@ class TuningResult:
             "failures": self.failures,
             "errors": [{"text": text, "count": n} for text, n in self.errors],
             "seconds": {k: round(v, 4) for k, v in self.seconds.items()},
+            "busy": {k: round(v, 4) for k, v in self.busy.items()},
+            "prequential": self.prequential,
             "break_even_calls": self.break_even_calls,
             "reason": self.reason,
             "log": self.log or None,

@@ -14,9 +14,9 @@ import msgspec
 
 from autosched import settings
 from autosched.errors import AutoschedError, InvalidInputError, LogError
-from autosched.log import End, Header, Start, TuningLog, Vendor, find_session, new_session_id
-from autosched.measure.base import Baseline, Measurer
-from autosched.measure.local import LocalMeasurer
+from autosched.log import End, Header, Round, Start, TuningLog, Vendor, find_session, new_session_id
+from autosched.measure.base import Baseline, Measurer, Pipelined
+from autosched.models.prequential import Prequential
 from autosched.record import Measurement, Record, Status
 from autosched.sketches.codegen import generate
 from autosched.sketches.op import Op
@@ -38,6 +38,7 @@ class Session:
         id: Its name in the log.
         log: Where lines go; ``None`` keeps none.
         resumed: Trials of an earlier part of the same session, by schedule.
+        rounds: What an earlier part asked for in each round, by its number.
         vendor_noted: Whether the log holds the vendor library's time of this session.
     """
 
@@ -46,6 +47,7 @@ class Session:
     device: str
     log: TuningLog | None
     resumed: dict[Schedule, Record] = field(default_factory=dict)
+    rounds: dict[int, int] = field(default_factory=dict)
     vendor_noted: bool = False
     _taken: set[int] = field(default_factory=set)
     _trials: int = 0
@@ -61,6 +63,7 @@ class Session:
         resume: bool,
         seed: int,
         strategy: str,
+        model: str = "",
         sketches: Sequence[Any] = (),
     ) -> Iterator[Session]:
         """Begins a session, or continues the one that the log holds.
@@ -77,9 +80,18 @@ class Session:
         if held is None:
             session = cls(new_session_id(), op, measurer.target.name, writer)
             if writer is not None:
-                writer.append_header(header_line(session.id, op, measurer.target, protocol, seed))
+                writer.append_header(header_line(session.id, op, measurer.target, protocol, seed, model))
         else:
-            session = cls(held.header.session, op, measurer.target.name, writer, vendor_noted=held.vendor is not None)
+            session = cls(
+                held.header.session,
+                op,
+                measurer.target.name,
+                writer,
+                rounds=held.rounds,
+                vendor_noted=held.vendor is not None,
+            )
+            if held.header.model != model:
+                logger.warning("the model is not the one that %s began with: proposals will differ", path)
             # Only a launch can bring the process down: replayed and synthetic trials are asked for again.
             crashed = held.crashed if measurer.source == "measured" else ()
             session._resume((*held.records, *crashed), sketches)
@@ -102,12 +114,21 @@ class Session:
         record = self.resumed.get(schedule)
         return None if record is None else record.measurement
 
-    def round_size(self, number: int) -> int:
-        """Trials of a round that an earlier part of this session completed; 0 if it did not."""
-        firsts: dict[int, int] = {}
-        for record in self.resumed.values():
-            firsts[record.round] = min(record.trial, firsts.get(record.round, record.trial))
-        return max(0, firsts[number + 1] - firsts[number]) if {number, number + 1} <= set(firsts) else 0
+    def begin_round(self, number: int, asked: int, score: Prequential, proposals: Sequence[Proposal]) -> None:
+        """Notes a round before its first launch, once."""
+        if self.log is None or number in self.rounds:
+            return
+        self.rounds[number] = asked
+        self.log.begin_round(
+            Round(
+                session=self.id,
+                round=number,
+                asked=asked,
+                pairs=score.pairs,
+                accuracy=score.accuracy,
+                explored=sum(p.origin == "explore" for p in proposals),
+            )
+        )
 
     def with_resumed(self, proposals: Sequence[Proposal], number: int) -> list[Proposal]:
         """A round's proposals, after those that an earlier part of this session, with another budget, made in it."""
@@ -131,12 +152,26 @@ class Session:
         return numbers
 
     def measure(
-        self, measurer: Measurer, proposals: Sequence[Proposal], numbers: Sequence[int], finished: Finished
+        self,
+        measurer: Measurer,
+        proposals: Sequence[Proposal],
+        numbers: Sequence[int],
+        finished: Finished,
+        check: Callable[[], None],
     ) -> list[Measurement]:
-        """Measures, with a line before each launch and one after it."""
+        """Measures, with a line before each launch and one after it.
+
+        Args:
+            measurer: What answers.
+            proposals: What to measure.
+            numbers: Their trials' numbers.
+            finished: Told of each trial.
+            check: Called before each launch; may raise ``StopMeasuring``, which passes through.
+        """
         schedules = [p.schedule for p in proposals]
 
         def before(i: int) -> None:
+            check()
             if self.log is not None:
                 p = proposals[i]
                 self.log.start_trial(
@@ -156,12 +191,13 @@ class Session:
                 self.log.finish_trial(record)
             finished(proposals[i], measurement, record)
 
-        if isinstance(measurer, LocalMeasurer):
+        if isinstance(measurer, Pipelined):
             return measurer.measure(self.op, schedules, on_result=after, before_launch=before)
-        measurements = measurer.measure(self.op, schedules)
-        for i, measurement in enumerate(measurements):
+        measurements = []
+        for i, schedule in enumerate(schedules):
             before(i)
-            after(i, measurement)
+            measurements += measurer.measure(self.op, [schedule])
+            after(i, measurements[i])
         return measurements
 
     def record(self, proposal: Proposal, measurement: Measurement, trial: int) -> Record:
@@ -218,7 +254,7 @@ class Session:
                 logger.warning("trial %d of %s is not known any more: %s", record.trial, self.path, record.schedule)
 
 
-def header_line(session: str, op: Op, target: Target, protocol: dict[str, Any], seed: int) -> Header:
+def header_line(session: str, op: Op, target: Target, protocol: dict[str, Any], seed: int, model: str = "") -> Header:
     """What all trials of a session share, as its log begins with it."""
     return Header(
         session=session,
@@ -229,6 +265,7 @@ def header_line(session: str, op: Op, target: Target, protocol: dict[str, Any], 
         versions=versions(),
         protocol=protocol,
         seed=seed,
+        model=model,
     )
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from autosched.features import Extractor, roofline_us
 from autosched.models import CostModel, Guided
+from autosched.models.prequential import Prequential
 from autosched.record import Measurement
 from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, check_strategy, draw_distinct
 from autosched.search.strategy import check_count
@@ -22,6 +23,8 @@ from autosched.sketches.target import Target
 
 #: One trial in so many explores: it is drawn at random, whatever the model says.
 EXPLORE_EVERY = 8
+#: The same while the model is no better than chance.
+EXPLORE_AT_CHANCE = 2
 #: At most this share of a round comes from one tile, as long as others are among the candidates.
 TILE_SHARE = 0.25
 TILE = ("block_m", "block_n", "block_k")
@@ -49,14 +52,15 @@ class Proposal:
 class Tuner:
     """Proposes schedules of one op on one target and learns from their measurements.
 
-    The same seed and the same measurements give the same proposals, in another process too.
+    The same seed and the same measurements, told at the same places between the asking, give the same proposals, in
+    another process too. A round may be asked for before the one before it was told.
 
     Args:
         op: What to tune.
         target: The device.
         space: A finite table to choose from; ``None`` searches everything that the rules derive.
         model: Fitted model that gives the base margin; ``None`` starts from the roofline bound.
-        strategy: Name of ``STRATEGIES``; ``random`` asks no model.
+        strategy: Name of ``STRATEGIES``.
         seed: Of all choices.
 
     Raises:
@@ -79,8 +83,9 @@ class Tuner:
         self.sketches = derive(op, target) if space is None else space.sketches
         self.space: Space = GeneratedSpace(op, target, self.sketches) if space is None else TableSpace(space)
         self.strategy = STRATEGIES[strategy](self.space)
-        self._guided = strategy != "random"
+        self._guided = STRATEGIES[strategy].asks_model
         self.model = Guided(model, seed)
+        self.prequential = Prequential()
         self.seconds = {"search": 0.0, "features": 0.0, "model": 0.0}
         self.round = 0
         self._extract = Extractor(op, target, self.sketches)
@@ -89,6 +94,7 @@ class Tuner:
         self._asked: set[bytes] = set()
         self._features: list[NDArray[np.float32]] = []
         self._labels: list[float] = []
+        self._predicted: dict[Schedule, float] = {}
 
     def ask(self, n: int) -> list[Proposal]:
         """The next ``n`` schedules, best guess first; fewer when the space has no more. One call is one round.
@@ -104,7 +110,8 @@ class Tuner:
         proposals: list[Proposal] = []
         if self.round == 0 and n > 0:
             proposals += self._first()
-        explorers = max(1, n // EXPLORE_EVERY) if guided and self.round > 0 and n > 1 else 0
+        every = EXPLORE_AT_CHANCE if self.prequential.at_chance else EXPLORE_EVERY
+        explorers = max(1, n // every) if guided and self.round > 0 and n > 1 else 0
         wanted = n - len(proposals) - explorers
         candidates = SPREAD_OVER * wanted if guided else wanted
         chosen = self._spread(self.strategy.propose(candidates, self.score, rng, self._asked), wanted)
@@ -118,13 +125,17 @@ class Tuner:
             scores = self.score(drawn) if len(drawn) else np.zeros(0)
             proposals += [Proposal(drawn[i], "explore", float(scores[i]), self.round) for i in range(len(drawn))]
             self._asked.update(drawn.keys())
+        self._predicted.update((p.schedule, p.predicted) for p in proposals if p.predicted is not None)
         self.round += 1
         spent = time.perf_counter() - start
         self.seconds["search"] += spent - (self.seconds["features"] + self.seconds["model"] - inner)
         return proposals
 
     def tell(self, schedules: Sequence[Schedule], measurements: Sequence[Measurement]) -> None:
-        """Takes note of what came out, and refits the model on all of this run's valid measurements."""
+        """Takes note of what came out, and refits the model on all of this run's valid measurements.
+
+        Before that the model's predictions for them, made when they were proposed, are judged (``prequential``).
+        """
         batch = ScheduleBatch.of(self.sketches, schedules)
         self._asked.update(batch.keys())
         latencies = np.asarray([m.latency_us if m.latency_us is not None else np.nan for m in measurements], np.float64)
@@ -133,8 +144,12 @@ class Tuner:
         if not self._guided or not len(ok):
             return
         start = time.perf_counter()
+        labels = np.log(self._roofline / latencies[ok])
+        foretold = [self._predicted.pop(schedules[i], None) for i in ok]
+        judged = [i for i, score in enumerate(foretold) if score is not None]
+        self.prequential.add(np.asarray([foretold[i] for i in judged], np.float64), labels[judged])
         self._features.append(self._extract(batch.take(ok)))
-        self._labels += list(np.log(self._roofline / latencies[ok]))
+        self._labels += list(labels)
         self.model.refit(np.concatenate(self._features), np.asarray(self._labels))
         self.seconds["model"] += time.perf_counter() - start
 

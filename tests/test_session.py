@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autosched.budget import Budget
 from autosched.errors import LogError, TuningInterrupted
 from autosched.log import TuningLog
 from autosched.measure.base import Protocol
 from autosched.measure.local import LocalMeasurer
+from autosched.progress import Progress
 from autosched.record import Status
 from autosched.result import TuningResult
 from autosched.settings import load
 from autosched.sketches.builders import gemm
 from autosched.store import Store
-from autosched.tune import Budget, Progress, tune_op
+from autosched.tune import tune_op
 from tests.measure.test_local import InstantPool
 from tests.tuning import OP, Pretended
 
@@ -201,14 +203,14 @@ def test_a_run_of_processes_is_interrupted_and_resumed(tmp_path: Path) -> None:
     log, whole = tmp_path / "log.jsonl", tmp_path / "whole.jsonl"
 
     def interrupt(now: Progress) -> None:
-        if now.trial == 11:
+        if now.trial == 14:
             raise KeyboardInterrupt
 
     with local() as measurer, pytest.raises(TuningInterrupted) as caught:
         tune(log, 16, measurer=measurer, progress=interrupt)
-    assert (caught.value.result.status, caught.value.result.trials) == ("partial", 11)
+    assert (caught.value.result.status, caught.value.result.trials) == ("partial", 14)
     held = TuningLog.read(log)
-    assert (len(held), held.crashed, held.damaged) == (11, [], [])
+    assert (len(held), held.crashed, held.damaged) == (14, [], [])
     with local() as measurer:
         result = tune(log, 16, measurer=measurer, resume=True)
         expected = tune(whole, 16, measurer=measurer)
@@ -226,13 +228,14 @@ def test_a_trial_has_a_line_before_its_launch(tmp_path: Path) -> None:
     with local() as measurer:
         tune(log, 8, measurer=measurer)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["type"] for line in lines[:2]] == ["session", "vendor"]
+    assert [line["type"] for line in lines[:4]] == ["session", "vendor", "round", "start"]
+    assert [line["round"] for line in lines if line["type"] == "round"] == [0, 1]
     assert lines[-1]["type"] == "end"
     started: set[int] = set()
     for line in lines[2:-1]:
         number = line.get("trial", 0)
         if line["type"] == "start":
             started.add(number)
-        elif line["measurement"]["status"] not in ("compile_error", "invalid"):
+        elif line["type"] == "trial" and line["measurement"]["status"] not in ("compile_error", "invalid"):
             assert number in started
     assert len(started) >= 6

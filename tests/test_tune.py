@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autosched.budget import Budget
 from autosched.errors import InvalidInputError, NoDeviceError, StopTuning, TuningInterrupted, UsageError, WorkerError
 from autosched.log import TuningLog
+from autosched.progress import Progress
 from autosched.record import Status
 from autosched.search import GeneratedSpace
 from autosched.settings import load
 from autosched.sketches.builders import gemm
 from autosched.store import Store
-from autosched.tune import Budget, Progress, tune_op
+from autosched.tune import tune_op
 from tests.tuning import OP, TARGET, Pretended
 
 

@@ -102,7 +102,7 @@ def test_failures_alone_leave_the_scores_as_they_are() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(InvalidInputError, match=r"unknown strategy 'luck' .one of annealing, random"):
+    with pytest.raises(InvalidInputError, match=r"unknown strategy 'luck' .one of annealing, evolutionary, random"):
         Tuner(OP, TARGET, strategy="luck")
     with pytest.raises(InvalidInputError, match="-1"):
         Tuner(OP, TARGET).ask(-1)

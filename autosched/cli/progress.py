@@ -15,7 +15,7 @@ from rich.text import Text
 from autosched.cli.render import counts, duration, microseconds, rows
 
 if TYPE_CHECKING:
-    from autosched.tune import Progress
+    from autosched.progress import Progress
 
 _PHASES = {
     "search": "choosing what to measure",

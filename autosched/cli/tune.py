@@ -63,7 +63,8 @@ def tune(options: TuneOptions, output: Output) -> int:
     Returns:
         The exit code.
     """
-    from autosched.tune import Budget, tune_op
+    from autosched.budget import Budget
+    from autosched.tune import tune_op
 
     place = parse_place(options.on)
     op = build_named(

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from autosched.log.lines import End, Header, Vendor
+from autosched.log.lines import End, Header, Round, Vendor
 from autosched.record import Record
 
 
@@ -67,6 +67,7 @@ class LogContents:
     Attributes:
         records: Finished trials.
         sessions: Headers by session id.
+        rounds: Rounds of all sessions, in the order in which they were begun.
         vendors: Times of the vendor library.
         ends: Outcomes by session id.
         crashed: Trials that were started, and neither finished nor was their session ended after it: a process died.
@@ -76,6 +77,7 @@ class LogContents:
 
     records: list[Record] = field(default_factory=list)
     sessions: dict[str, Header] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
     vendors: list[Vendor] = field(default_factory=list)
     ends: dict[str, End] = field(default_factory=dict)
     crashed: list[Record] = field(default_factory=list)

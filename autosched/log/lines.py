@@ -50,6 +50,26 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     predicted: float | None = None
 
 
+class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A round that is about to be measured: what a resumed run needs in order to ask for the same one.
+
+    Attributes:
+        session: Id of the session.
+        round: Its number, from 0.
+        asked: Schedules that were asked for; fewer came where the space had no more.
+        pairs: Pairs of earlier trials whose order the model had to predict.
+        accuracy: Share of these that it had right before they were measured; ``None`` where there were none.
+        explored: Schedules of this round that were drawn at random, whatever the model said.
+    """
+
+    session: str
+    round: int
+    asked: int
+    pairs: int = 0
+    accuracy: float | None = None
+    explored: int = 0
+
+
 class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the vendor library takes for an op.
 
@@ -80,9 +100,16 @@ class End(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: dict[str, Any] = {}
 
 
-Line = Header | Start | Record | Vendor | End
+Line = Header | Round | Start | Record | Vendor | End
 
-TYPES: dict[str, type[Line]] = {"session": Header, "start": Start, "trial": Record, "vendor": Vendor, "end": End}
+TYPES: dict[str, type[Line]] = {
+    "session": Header,
+    "round": Round,
+    "start": Start,
+    "trial": Record,
+    "vendor": Vendor,
+    "end": End,
+}
 NAMES: dict[type, str] = {kind: name for name, kind in TYPES.items()}
 
 

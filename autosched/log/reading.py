@@ -21,6 +21,7 @@ from autosched.log.lines import (
     End,
     Header,
     Line,
+    Round,
     Start,
     Vendor,
 )
@@ -152,6 +153,8 @@ def _add(line: Line, contents: LogContents, started: dict[tuple[str, int], Start
     match line:
         case Header():
             contents.sessions[line.session] = line
+        case Round():
+            contents.rounds.append(line)
         case Start():
             started[line.session, line.trial] = line
         case Vendor():

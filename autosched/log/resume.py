@@ -24,6 +24,7 @@ class Resumable:
         header: Its header.
         records: Its finished trials, by number.
         crashed: Trials during which the process died.
+        rounds: What was asked for in each round, by its number.
         vendor: The vendor library's time, if it was measured.
         end: Its outcome, if it ended.
     """
@@ -31,6 +32,7 @@ class Resumable:
     header: Header
     records: tuple[Record, ...]
     crashed: tuple[Record, ...]
+    rounds: dict[int, int]
     vendor: Vendor | None
     end: End | None
 
@@ -73,6 +75,7 @@ def find_session(
         header,
         tuple(contents.of_session(header.session)),
         tuple(r for r in contents.crashed if r.session == header.session),
+        {r.round: r.asked for r in contents.rounds if r.session == header.session},
         vendors[-1] if vendors else None,
         contents.ends.get(header.session),
     )

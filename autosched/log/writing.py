@@ -13,7 +13,7 @@ import msgspec
 
 from autosched.errors import LogError
 from autosched.log.contents import LogContents
-from autosched.log.lines import ENCODER, NAMES, SCHEMA, End, Header, Line, Start, Vendor, type_of
+from autosched.log.lines import ENCODER, NAMES, SCHEMA, End, Header, Line, Round, Start, Vendor, type_of
 from autosched.log.reading import read
 from autosched.record import Record
 
@@ -61,6 +61,10 @@ class TuningLog:
     def append_header(self, header: Header) -> None:
         """Begin a session."""
         self._append(header)
+
+    def begin_round(self, begun: Round) -> None:
+        """Note a round before its first launch."""
+        self._append(begun)
 
     def start_trial(self, start: Start) -> None:
         """Note a trial before its launch, so that a crash names it."""

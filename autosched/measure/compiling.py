@@ -209,6 +209,7 @@ class CompilePool:
         self._results: queue.SimpleQueue[tuple[int, Generated, CompileResult]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._trimming = threading.Lock()
+        self._counting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._entries: dict[str, tuple[str, ...]] = {}
         self._pending = 0
@@ -226,7 +227,7 @@ class CompilePool:
         return self._pending
 
     def submit(self, identity: int, generated: Generated, /) -> None:
-        """Hand over a schedule; returns at once.
+        """Hand over a schedule; returns at once. Any thread may call it.
 
         Args:
             identity: By which :meth:`ready` names it.
@@ -238,12 +239,13 @@ class CompilePool:
         if self._stop.is_set():
             raise WorkerError("this compile pool is closed", "open another")
         self._tasks.put((identity, generated))
-        self._pending += 1
-        if len(self._threads) < min(self.workers, self._pending):
-            number = len(self._threads)
-            thread = threading.Thread(target=self._work_off, args=(number,), name=f"compile-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with self._counting:
+            self._pending += 1
+            if len(self._threads) < min(self.workers, self._pending):
+                number = len(self._threads)
+                thread = threading.Thread(target=self._work_off, args=(number,), name=f"compile-{number}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
     def ready(self, timeout: float = 0.0) -> list[tuple[int, CompileResult]]:
         """What is done since the last call.
@@ -262,7 +264,8 @@ class CompilePool:
                 identity, generated, result = self._results.get(block=left > 0, timeout=left or None)
             except queue.Empty:
                 break
-            self._pending -= 1
+            with self._counting:
+                self._pending -= 1
             self._entries[generated.source_hash] = result.entries
             found.append((identity, result))
         self._returned += len(found)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from autosched import settings
 from autosched.errors import AutoschedError, InvalidInputError, NoDeviceError, WorkerError
-from autosched.measure.base import Baseline, Comparison, Protocol
+from autosched.measure.ahead import CompileAhead, Compiled, Pool
+from autosched.measure.base import Baseline, Comparison, Protocol, StopMeasuring
 from autosched.measure.compare import Blocks, summarize
 from autosched.measure.executor import ENTRY, Executor, GpuWorker, Job
 from autosched.measure.floor import floor_us
@@ -28,50 +30,6 @@ POLL_S = 0.5
 VENDOR_LAUNCH_SECONDS = 60.0
 
 
-class Compiled(typing.Protocol):
-    """What a compile pool says about one source (``compiling.CompileResult``)."""
-
-    @property
-    def status(self) -> str:
-        """One of the statuses of a trial."""
-        ...
-
-    @property
-    def error(self) -> str:
-        """In words."""
-        ...
-
-    @property
-    def features(self) -> dict[str, float]:
-        """Read from the compiled kernels."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """That a worker spent on it."""
-        ...
-
-
-class Pool(typing.Protocol):
-    """Compiles in parallel (``compiling.CompilePool``)."""
-
-    def submit(self, identity: int, generated: Generated, /) -> None:
-        """Hand over a source."""
-        ...
-
-    def ready(self, timeout: float) -> Sequence[tuple[int, Compiled]]:
-        """What has been compiled since the last call, waiting up to ``timeout`` seconds for a first one."""
-        ...
-
-    def keep(self, source_hash: str, user_cache_dir: str | Path) -> bool:
-        """Copy a schedule's compiled kernels to another cache of Triton; whether they were there."""
-        ...
-
-    def close(self) -> None:
-        """End all workers."""
-        ...
-
-
 OnResult = Callable[[int, Measurement], None]
 BeforeLaunch = Callable[[int], None]
 
@@ -81,7 +39,7 @@ class LocalMeasurer:
 
     Args:
         target: The device's figures; read from the device if not given.
-        workers: Compile workers; one fewer than there are cores if not given.
+        workers: Compile workers; ``AUTOSCHED_WORKERS`` or one fewer than there are cores if not given.
         protocol: How to prove and time.
         device: Index of the GPU among the visible ones.
         cache_dir: Compiled kernels; a folder of its own, removed at the end, if not given.
@@ -110,16 +68,16 @@ class LocalMeasurer:
         self.device = device
         self.partial: list[Measurement | None] = []
         self._target = target
-        self._workers = workers
+        self.workers = settings.load().workers if workers is None else workers
         self._cache = None if cache_dir is None else Path(cache_dir)
         self._entry = entry
         self._make_pool = make_pool or self._compile_pool
         self._resources = contextlib.ExitStack()
         self._executor: Executor | None = None
         self._pool: Pool | None = None
+        self._ahead: CompileAhead | None = None
         self._found: Device | None = None
         self._folder = Path()
-        self._next = 0
 
     def __enter__(self) -> typing.Self:
         self._start()
@@ -133,7 +91,7 @@ class LocalMeasurer:
     def close(self) -> None:
         """End every child process and remove what they wrote; the measurer can be used again."""
         self._resources.close()
-        self._executor = self._pool = None
+        self._executor = self._pool = self._ahead = None
 
     @property
     def target(self) -> Target:
@@ -171,6 +129,7 @@ class LocalMeasurer:
         Raises:
             WorkerError: Nothing can be measured: the op's operands could not be made.
             NoDeviceError: There is no GPU.
+            StopMeasuring: ``before_launch`` did; the measurer goes on.
         """
         executor, _ = self._start()
         results: list[Measurement | None] = [None] * len(schedules)
@@ -186,11 +145,20 @@ class LocalMeasurer:
         try:
             for index, reply in executor.run(jobs):
                 finish(index, _measurement(reply, *compiled.pop(index)))
+        except StopMeasuring:
+            raise
         except BaseException:
             self.close()  # jobs under way must not answer the next call
             raise
         assert all(result is not None for result in results)
         return [result for result in results if result is not None]
+
+    def prepare(self, op: Op, schedules: Sequence[Schedule]) -> None:
+        """Hand the sources of schedules to the compile workers; another thread may call it while one measures."""
+        _, ahead = self._start()
+        for schedule in schedules:
+            with contextlib.suppress(AutoschedError):
+                ahead.submit(generate(op, schedule))
 
     def keep(self, source_hash: str, user_cache_dir: str | Path) -> bool:
         """Copy a winner's compiled kernels to the user's cache, so that its first launch compiles nothing.
@@ -274,21 +242,14 @@ class LocalMeasurer:
 
     def _compile_all(self, op: Op, schedules: Sequence[Schedule]) -> dict[int, Generated | str]:
         """Generated source of each schedule that compiles, the failure's text of the others."""
-        _, pool = self._start()
         outcome: dict[int, Generated | str] = {}
-        waiting: dict[int, tuple[int, Generated]] = {}
-        for index, schedule in enumerate(schedules):
-            try:
-                generated = generate(op, schedule)
-            except AutoschedError as error:
-                outcome[index] = f"{Status.INVALID}: {error}"
-                continue
-            waiting[self._submit(pool, generated)] = index, generated
+
+        def done(index: int, generated: Generated, result: Compiled) -> None:
+            outcome[index] = generated if result.status == Status.OK else f"{result.status}: {result.error}"
+
+        waiting = self._submit(op, schedules, lambda i, error: outcome.update({i: f"{Status.INVALID}: {error}"}))
         while waiting:
-            for identity, result in pool.ready(POLL_S):
-                index, generated = waiting.pop(identity)
-                good = result.status == Status.OK
-                outcome[index] = generated if good else f"{result.status}: {result.error}"
+            self._compiled(waiting, POLL_S, done)
         return outcome
 
     def _jobs(
@@ -300,26 +261,23 @@ class LocalMeasurer:
         before_launch: BeforeLaunch | None,
     ) -> Iterator[Job]:
         """Jobs of the schedules that compile, as they do; the others are finished here."""
-        _, pool = self._start()
         setup = self._set_up(op)
-        waiting: dict[int, tuple[int, Generated]] = {}
-        for index, schedule in enumerate(schedules):
-            try:
-                generated = generate(op, schedule)
-            except AutoschedError as error:
-                finish(index, Measurement(status=Status.INVALID, error=str(error)))
-                continue
-            waiting[self._submit(pool, generated)] = index, generated
         queue: deque[int] = deque()
+
+        def done(index: int, generated: Generated, result: Compiled) -> None:
+            if result.status == Status.OK:
+                compiled[index] = generated, result
+                queue.append(index)
+            else:
+                finish(index, _measurement(Reply(status=Status(result.status), error=result.error), generated, result))
+
+        def refused(index: int, error: str) -> None:
+            finish(index, Measurement(status=Status.INVALID, error=error))
+
+        waiting = self._submit(op, schedules, refused)
         while waiting or queue:
-            for identity, result in pool.ready(0.0 if queue else POLL_S) if waiting else ():
-                index, generated = waiting.pop(identity)
-                if result.status == Status.OK:
-                    compiled[index] = generated, result
-                    queue.append(index)
-                else:
-                    failed = Reply(status=Status(result.status), error=result.error)
-                    finish(index, _measurement(failed, generated, result))
+            if waiting:
+                self._compiled(waiting, 0.0 if queue else POLL_S, done)
             if queue:
                 index = queue.popleft()
                 if before_launch is not None:
@@ -327,11 +285,30 @@ class LocalMeasurer:
                 request = Measure(_source(compiled[index][0], schedules[index]))
                 yield Job(index, setup, request, self.protocol.run_timeout_s)
 
-    def _submit(self, pool: Pool, generated: Generated) -> int:
-        """Hand a source over under an id of its own: a late answer to an interrupted call is nobody else's."""
-        self._next += 1
-        pool.submit(self._next, generated)
-        return self._next
+    def _submit(
+        self, op: Op, schedules: Sequence[Schedule], refused: Callable[[int, str], None]
+    ) -> dict[int, Generated]:
+        """Sources under compilation by index; those that cannot be generated are told of."""
+        _, ahead = self._start()
+        waiting: dict[int, Generated] = {}
+        for index, schedule in enumerate(schedules):
+            try:
+                waiting[index] = generate(op, schedule)
+            except AutoschedError as error:
+                refused(index, str(error))
+                continue
+            ahead.submit(waiting[index])
+        return waiting
+
+    def _compiled(
+        self, waiting: dict[int, Generated], timeout: float, done: Callable[[int, Generated, Compiled], None]
+    ) -> None:
+        """Take those that are compiled out of ``waiting``, in their order, and tell of them."""
+        _, ahead = self._start()
+        found = ahead.ready({generated.source_hash for generated in waiting.values()}, timeout)
+        for index in [i for i, generated in waiting.items() if generated.source_hash in found]:
+            generated = waiting.pop(index)
+            done(index, generated, found[generated.source_hash])
 
     def _one(self, op: Op, request: Request, timeout: float) -> Reply:
         executor, _ = self._start()
@@ -343,10 +320,10 @@ class LocalMeasurer:
         floor = floor_us(op, self.target, clock_mhz=clock)
         return Setup(op.spec, self.protocol, floor, str(self._folder), self.device)
 
-    def _start(self) -> tuple[Executor, Pool]:
+    def _start(self) -> tuple[Executor, CompileAhead]:
         """Start what does not run yet."""
-        if self._executor is not None and self._pool is not None:
-            return self._executor, self._pool
+        if self._executor is not None and self._ahead is not None:
+            return self._executor, self._ahead
         try:
             with contextlib.ExitStack() as stack:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autosched-")))
@@ -364,14 +341,14 @@ class LocalMeasurer:
         except ChildError as error:
             told = error.text.removeprefix("NoDeviceError: ").split(" (")[0]
             raise NoDeviceError(told, "use recorded measurements, or a machine with a GPU") from error
-        self._executor, self._pool = executor, pool
-        return executor, pool
+        self._executor, self._pool, self._ahead = executor, pool, CompileAhead(pool)
+        return executor, self._ahead
 
     def _compile_pool(self, target: Target, cache: Path) -> Pool:
         from autosched.measure.compiling import CompilePool
 
         return CompilePool(
-            workers=self._workers,
+            workers=self.workers,
             capability=target.capability,
             cache_dir=cache,
             timeout=self.protocol.compile_timeout_s,

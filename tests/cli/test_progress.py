@@ -9,7 +9,7 @@ from rich.console import Console
 
 from autosched.cli.progress import TuningProgress, seconds_left
 from autosched.cli.render import counts, duration, microseconds
-from autosched.tune import Progress
+from autosched.progress import Progress
 
 
 def at(

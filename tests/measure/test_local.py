@@ -119,9 +119,9 @@ def test_a_worker_is_set_up_once_an_op_and_again_after_it_died(measurer: LocalMe
     before = setups()
     measurer.measure(other, [_schedule(1), _schedule(8)])
     assert setups() == before
-    measurer.measure(other, [_schedule(1), _schedule(2)])  # the pool answers in reverse
+    measurer.measure(other, [_schedule(2), _schedule(1)])
     assert setups() == before + 1
-    measurer.measure(other, [_schedule(1), _schedule(16)])
+    measurer.measure(other, [_schedule(16), _schedule(1)])
     assert setups() == before + 2
 
 
