@@ -9,29 +9,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autosched.budget import Budget as Budget
     from autosched.errors import StopTuning as StopTuning
     from autosched.errors import TuningInterrupted as TuningInterrupted
     from autosched.log import TuningLog as TuningLog
     from autosched.measure.local import LocalMeasurer as LocalMeasurer
     from autosched.measure.replay import ReplayMeasurer as ReplayMeasurer
     from autosched.measure.synthetic import SyntheticMeasurer as SyntheticMeasurer
+    from autosched.offline.evaluation import Evaluation as Evaluation
+    from autosched.offline.evaluation import evaluate as evaluate
+    from autosched.offline.simulation import simulate as simulate
+    from autosched.offline.simulation_result import Simulation as Simulation
+    from autosched.offline.training import load_model as load_model
+    from autosched.offline.training import train as train
     from autosched.recorded import recorded_devices as recorded_devices
     from autosched.recorded import recorded_measurer as recorded_measurer
     from autosched.result import TuningResult as TuningResult
+    from autosched.sketches.builders import bmm as bmm
     from autosched.sketches.builders import contraction as contraction
     from autosched.sketches.builders import gemm as gemm
     from autosched.sketches.rules import derive as derive
     from autosched.sketches.target import PRESETS as PRESETS
     from autosched.sketches.target import Target as Target
-    from autosched.tune import Budget as Budget
     from autosched.tune import tune_op as tune_op
     from autosched.tuner import Tuner as Tuner
 
 _PUBLIC = {
-    "Budget": "autosched.tune",
+    "Budget": "autosched.budget",
+    "Evaluation": "autosched.offline.evaluation",
     "LocalMeasurer": "autosched.measure.local",
     "PRESETS": "autosched.sketches.target",
     "ReplayMeasurer": "autosched.measure.replay",
+    "Simulation": "autosched.offline.simulation_result",
     "StopTuning": "autosched.errors",
     "SyntheticMeasurer": "autosched.measure.synthetic",
     "Target": "autosched.sketches.target",
@@ -39,11 +48,16 @@ _PUBLIC = {
     "TuningInterrupted": "autosched.errors",
     "TuningLog": "autosched.log",
     "TuningResult": "autosched.result",
+    "bmm": "autosched.sketches.builders",
     "contraction": "autosched.sketches.builders",
     "derive": "autosched.sketches.rules",
+    "evaluate": "autosched.offline.evaluation",
     "gemm": "autosched.sketches.builders",
+    "load_model": "autosched.offline.training",
     "recorded_devices": "autosched.recorded",
     "recorded_measurer": "autosched.recorded",
+    "train": "autosched.offline.training",
+    "simulate": "autosched.offline.simulation",
     "tune_op": "autosched.tune",
 }
 

@@ -122,6 +122,99 @@ def replay(
 
 
 @app.command()
+def train(
+    context: typer.Context,
+    logs: Annotated[list[Path], typer.Argument(help="Logs, or folders of logs.", metavar="LOG...", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The model's file.", metavar="MODEL", show_default=False)
+    ],
+    recipe: Annotated[str, typer.Option(help="Kind of model: xgboost, roofline or random.")] = "xgboost",
+    seed: Annotated[int, typer.Option(help="Of the training.")] = 0,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Train a cost model on logs."""
+    from autosched.cli.train import train as body
+
+    return _guarded(context, lambda out: body(logs, output, recipe, seed, out))
+
+
+@app.command()
+def evaluate(
+    context: typer.Context,
+    logs: Annotated[list[Path], typer.Argument(help="Logs, or folders of logs.", metavar="LOG...", show_default=False)],
+    recipe: Annotated[
+        str | None, typer.Option(help="Kind of model to train on each part; xgboost if no --model.", show_default=False)
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A trained model's file, to judge on what it has not seen.", show_default=False)
+    ] = None,
+    split: Annotated[str, typer.Option(help="by-workload, by-family, by-dtype, by-device or within.")] = "by-workload",
+    folds: Annotated[int, typer.Option(help="Parts that the workloads are held out in.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of training, halves and intervals.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw into this .png, .svg or .pdf file.", show_default=False)
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Judge a cost model on workloads that it has not seen."""
+    from autosched.cli.evaluate import EvaluateOptions
+    from autosched.cli.evaluate import evaluate as body
+
+    options = EvaluateOptions(recipe=recipe, model=model, split=split, folds=folds, seed=seed, plot=plot)
+    return _guarded(context, lambda output: body(logs, options, output))
+
+
+@app.command()
+def simulate(
+    context: typer.Context,
+    logs: Annotated[list[Path], typer.Argument(help="Logs, or folders of logs.", metavar="LOG...", show_default=False)],
+    strategies: Annotated[str, typer.Option(help="Search strategies, first what others are compared with.")] = (
+        "random,annealing"
+    ),
+    budgets: Annotated[str, typer.Option(help="Numbers of trials.")] = "8,16,64",
+    seeds: Annotated[int, typer.Option(help="Runs of each strategy on each workload.")] = 3,
+    folds: Annotated[int, typer.Option(help="Base models, each trained with a part of the workloads held out.")] = 5,
+    recipe: Annotated[
+        str | None, typer.Option(help="What makes the base models; xgboost if not given.", show_default=False)
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A trained model instead; what it has seen is left out.", show_default=False)
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Extents of a workload; may be given again.", metavar="M,N,K", show_default=False),
+    ] = None,
+    table: Annotated[str, typer.Option(help="Rows to choose from: all, or uniform, an unguided draw.")] = "all",
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw fraction against trials: .png, .svg or .pdf.", show_default=False)
+    ] = None,
+    by_workload: Annotated[bool, typer.Option("--by-workload", help="Show each workload's figures.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run search strategies on recorded tables: what each finds, with how many trials."""
+    from autosched.cli.simulate import SimulateOptions
+    from autosched.cli.simulate import simulate as body
+
+    options = SimulateOptions(
+        logs=logs,
+        strategies=strategies,
+        budgets=budgets,
+        seeds=seeds,
+        folds=folds,
+        recipe=recipe,
+        model=model,
+        only=only or (),
+        table=table,
+        plot=plot,
+        by_workload=by_workload,
+    )
+    return _guarded(context, lambda output: body(options, output))
+
+
+@app.command()
 def doctor(context: typer.Context, json: Json = False, debug: Debug = False) -> int:
     """Show what is installed, which GPU there is, and what would work."""
     from autosched.cli.doctor import doctor as body
