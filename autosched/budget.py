@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 from autosched.errors import InvalidInputError
@@ -20,6 +21,10 @@ class Budget:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
+        try:
+            operator.index(0 if self.trials is None else self.trials)
+        except TypeError:
+            raise InvalidInputError(f"budget of {self.trials!r} trials", "give a whole number") from None
         for name, value in (("trials", self.trials), ("seconds", self.seconds)):
             if value is not None and not value >= 0:
                 raise InvalidInputError(f"budget of {value} {name}", "give 0 or more")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -125,11 +125,12 @@ class Run:
         self.exhausted = current.asked > 0
 
     def _propose(self, asked: int, kept: int) -> Round:
-        """The first ``kept`` schedules of the next round, handed to the compile workers where there are any."""
+        """The next round's ``kept`` schedules, handed to the compile workers where there are any."""
         if not kept:
             return Round(0, ())
         number = self.tuner.round
-        proposals = self.session.with_resumed(self.tuner.ask(asked), number)[:kept]
+        proposals = self.session.with_resumed(self.tuner.ask(asked), number, kept)
+        self.tuner.take([p.schedule for p in proposals])
         if isinstance(self.measurer, Pipelined):
             self.measurer.prepare(self.op, [p.schedule for p in proposals if self.session.known(p.schedule) is None])
         return Round(asked, tuple(proposals))
@@ -167,7 +168,7 @@ class Run:
         return [m if m is not None else next(answers) for m in known]
 
     def _check_time(self) -> None:
-        """Refuses the launch that would end after the budget, by the pace of the launches so far."""
+        """Refuses the next launch if it would end after the budget, by the pace of the launches so far."""
         if self.budget.seconds is None:
             return
         now = time.perf_counter()
@@ -180,11 +181,11 @@ class Run:
             raise StopMeasuring
 
     def _finished(self, proposal: Proposal, measurement: Measurement, record: Record) -> None:
-        self.records.append(record)
-        self.schedules.append(proposal.schedule)
         best = self.curve[-1] if self.curve else None
         latency = measurement.latency_us
         self.curve.append(latency if best is None or (latency is not None and latency < best) else best)
+        self.schedules.append(proposal.schedule)
+        self.records.append(record)
         self._tell_observers("measure", record)
 
     def _best_schedules(self, n: int) -> list[Schedule]:
@@ -291,12 +292,17 @@ class Run:
             return {}
         busy = {"gpu": self._on_device() / self._searching}
         if isinstance(self.measurer, Pipelined):
-            compiling = sum(r.measurement.compile_seconds for r in self.records)
+            compiling = sum(m.compile_seconds for m in self._launched())
             busy["compile"] = compiling / self._searching / self.measurer.workers
         return busy
 
     def _on_device(self) -> float:
-        return sum(r.measurement.measure_seconds for r in self.records)
+        return sum(m.measure_seconds for m in self._launched())
+
+    def _launched(self) -> Iterator[Measurement]:
+        """Measurements that were made in this run, not in an earlier part of the session."""
+        held = self.session.resumed
+        return (r.measurement for r, s in zip(self.records, self.schedules, strict=False) if s not in held)
 
     def _fraction(self, outcome: Outcome) -> float | None:
         if not isinstance(self.measurer, ReplayMeasurer) or outcome.latency_us is None:

@@ -50,6 +50,7 @@ class Session:
     rounds: dict[int, int] = field(default_factory=dict)
     vendor_noted: bool = False
     _taken: set[int] = field(default_factory=set)
+    _chosen: set[Schedule] = field(default_factory=set)
     _trials: int = 0
 
     @classmethod
@@ -130,15 +131,29 @@ class Session:
             )
         )
 
-    def with_resumed(self, proposals: Sequence[Proposal], number: int) -> list[Proposal]:
-        """A round's proposals, after those that an earlier part of this session, with another budget, made in it."""
-        proposed = {p.schedule for p in proposals}
+    def with_resumed(self, proposals: Sequence[Proposal], number: int, kept: int) -> list[Proposal]:
+        """The ``kept`` trials of a round: what an earlier part of this session measured goes before what is new.
+
+        A run that repeats the earlier part proposes its trials anyway, in the same order. One that does not (another
+        model, a finalist that failed its proof, a log without ``round`` lines) gets those that it left out all the
+        same, in the round that they were measured in or the next one with room, and none twice.
+
+        Args:
+            proposals: What was asked for.
+            number: The round.
+            kept: Trials that the budget leaves to it.
+        """
+        out = self._chosen.union(p.schedule for p in proposals)
         earlier = [
             Proposal(schedule, record.origin, record.predicted, number)
             for schedule, record in self.resumed.items()
-            if record.round == number and schedule not in proposed
+            if record.round <= number and schedule not in out
         ]
-        return [*earlier, *proposals]
+        chosen = [*earlier, *proposals]
+        if len(chosen) > kept:
+            chosen = sorted(chosen, key=lambda p: p.schedule not in self.resumed)[:kept]
+        self._chosen.update(p.schedule for p in chosen)
+        return chosen
 
     def number(self, proposals: Sequence[Proposal]) -> list[int]:
         """A number for each of the next trials: those that the log holds keep theirs, and none is given twice."""
@@ -166,7 +181,7 @@ class Session:
             proposals: What to measure.
             numbers: Their trials' numbers.
             finished: Told of each trial.
-            check: Called before each launch; may raise ``StopMeasuring``, which passes through.
+            check: Called before each launch and while none is ready; may raise ``StopMeasuring``, which passes through.
         """
         schedules = [p.schedule for p in proposals]
 
@@ -192,7 +207,7 @@ class Session:
             finished(proposals[i], measurement, record)
 
         if isinstance(measurer, Pipelined):
-            return measurer.measure(self.op, schedules, on_result=after, before_launch=before)
+            return measurer.measure(self.op, schedules, on_result=after, before_launch=before, while_waiting=check)
         measurements = []
         for i, schedule in enumerate(schedules):
             before(i)

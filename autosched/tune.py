@@ -59,8 +59,8 @@ def tune_op(
         log: Where trials are kept; ``None`` the data folder, ``False`` nowhere.
         resume: Continue the session that the log holds; the budget is then the total.
         seed: Of the search.
-        callbacks: Called after each trial; one may raise ``StopTuning``.
-        progress: Called after each trial and when the phase changes.
+        callbacks: Called after each trial and when the phase changes; one may raise ``StopTuning``.
+        progress: One more of them, called last.
 
     Raises:
         UsageError: Shape, dtype, layout or epilogue given beside an ``Op``.
@@ -71,20 +71,21 @@ def tune_op(
     started = time.perf_counter()
     op = _resolve(op, shape, dtype, layout, epilogue)
     budget = budget if isinstance(budget, Budget) else Budget(trials=budget)
+    strategy = strategy or "annealing"
+    check_strategy(strategy)
     with ExitStack() as stack:
         aim = _aim(target, measurer)
-        if budget.trials == 0 and aim is not None:
-            return _unmeasured(op, aim, model, seed)
+        if budget.trials == 0:
+            return _unmeasured(op, aim or stack.enter_context(LocalMeasurer()).target, model, seed)
         if measurer is None:
             measurer = stack.enter_context(LocalMeasurer(aim))
-        table = measurer.space(op)
-        strategy = strategy or "annealing"
-        check_strategy(strategy)
+        begun = time.perf_counter()
         if model is None and STRATEGIES[strategy].asks_model:
             model = base_model(op, measurer, seed)
         learnt = time.perf_counter()
+        table = measurer.space(op)
         tuner = Tuner(op, measurer.target, space=table, model=model, strategy=strategy, seed=seed)
-        tuner.seconds["model"] += learnt - started
+        tuner.seconds["model"] += learnt - begun
         opened = Session.open(
             op,
             measurer,

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autosched.features import Extractor, roofline_us
-from autosched.models import CostModel, Guided
+from autosched.models import CostModel, Guided, ValidityModel
 from autosched.models.prequential import Prequential
-from autosched.record import Measurement
+from autosched.record import Measurement, Status
 from autosched.search import STRATEGIES, GeneratedSpace, Space, TableSpace, check_strategy, draw_distinct
 from autosched.search.strategy import check_count
 from autosched.sketches.op import Op
@@ -25,6 +25,10 @@ from autosched.sketches.target import Target
 EXPLORE_EVERY = 8
 #: The same while the model is no better than chance.
 EXPLORE_AT_CHANCE = 2
+#: Schedules drawn for each that explores: of these the most promising goes, by score and spread together.
+EXPLORE_FROM = 8
+#: A candidate is put behind all others when its chance of being valid is below this.
+DOUBT = 0.5
 #: At most this share of a round comes from one tile, as long as others are among the candidates.
 TILE_SHARE = 0.25
 TILE = ("block_m", "block_n", "block_k")
@@ -58,7 +62,8 @@ class Tuner:
     Args:
         op: What to tune.
         target: The device.
-        space: A finite table to choose from; ``None`` searches everything that the rules derive.
+        space: A finite table to choose from, but for rows that a constraint rejects; ``None`` searches everything that
+            the rules derive.
         model: Fitted model that gives the base margin; ``None`` starts from the roofline bound.
         strategy: Name of ``STRATEGIES``.
         seed: Of all choices.
@@ -81,10 +86,13 @@ class Tuner:
         check_strategy(strategy)
         self.op, self.target, self.seed, self.strategy_name = op, target, seed, strategy
         self.sketches = derive(op, target) if space is None else space.sketches
-        self.space: Space = GeneratedSpace(op, target, self.sketches) if space is None else TableSpace(space)
+        self.space: Space = (
+            GeneratedSpace(op, target, self.sketches) if space is None else TableSpace.allowed(op, target, space)
+        )
         self.strategy = STRATEGIES[strategy](self.space)
         self._guided = STRATEGIES[strategy].asks_model
         self.model = Guided(model, seed)
+        self.validity = ValidityModel(seed)
         self.prequential = Prequential()
         self.seconds = {"search": 0.0, "features": 0.0, "model": 0.0}
         self.round = 0
@@ -93,7 +101,8 @@ class Tuner:
         self._default = default_schedule(op, target, self.sketches)
         self._asked: set[bytes] = set()
         self._features: list[NDArray[np.float32]] = []
-        self._labels: list[float] = []
+        self._labels: list[NDArray[np.float64]] = []
+        self._told: list[NDArray[np.bool_]] = []
         self._predicted: dict[Schedule, float] = {}
 
     def ask(self, n: int) -> list[Proposal]:
@@ -121,8 +130,7 @@ class Tuner:
             proposals.append(Proposal(chosen[i], origin, float(predicted[i]) if guided else None, self.round))
         self._asked.update(chosen.keys())
         if explorers:
-            drawn = draw_distinct(self.space, explorers, rng, self._asked)
-            scores = self.score(drawn) if len(drawn) else np.zeros(0)
+            drawn, scores = self._explore(explorers, rng)
             proposals += [Proposal(drawn[i], "explore", float(scores[i]), self.round) for i in range(len(drawn))]
             self._asked.update(drawn.keys())
         self._predicted.update((p.schedule, p.predicted) for p in proposals if p.predicted is not None)
@@ -131,8 +139,12 @@ class Tuner:
         self.seconds["search"] += spent - (self.seconds["features"] + self.seconds["model"] - inner)
         return proposals
 
+    def take(self, schedules: Sequence[Schedule]) -> None:
+        """Notes that these are being measured, whoever proposed them: they are not proposed again."""
+        self._asked.update(ScheduleBatch.of(self.sketches, schedules).keys())
+
     def tell(self, schedules: Sequence[Schedule], measurements: Sequence[Measurement]) -> None:
-        """Takes note of what came out, and refits the model on all of this run's valid measurements.
+        """Takes note of what came out, and refits the models on all of this run's measurements.
 
         Before that the model's predictions for them, made when they were proposed, are judged (``prequential``).
         """
@@ -140,18 +152,26 @@ class Tuner:
         self._asked.update(batch.keys())
         latencies = np.asarray([m.latency_us if m.latency_us is not None else np.nan for m in measurements], np.float64)
         self.strategy.observe(batch, latencies)
-        ok = np.flatnonzero(~np.isnan(latencies))
-        if not self._guided or not len(ok):
+        if not self._guided or not len(batch):
             return
         start = time.perf_counter()
-        labels = np.log(self._roofline / latencies[ok])
-        foretold = [self._predicted.pop(schedules[i], None) for i in ok]
-        judged = [i for i, score in enumerate(foretold) if score is not None]
-        self.prequential.add(np.asarray([foretold[i] for i in judged], np.float64), labels[judged])
-        self._features.append(self._extract(batch.take(ok)))
-        self._labels += list(labels)
-        self.model.refit(np.concatenate(self._features), np.asarray(self._labels))
+        labels = np.log(self._roofline / latencies)
+        self._judge(schedules, labels)
+        self._features.append(self._extract(batch))
+        self._labels.append(labels)
+        # A timing below the floor says nothing about the kernel.
+        self._told.append(np.asarray([m.status is not Status.BELOW_FLOOR for m in measurements], np.bool_))
+        x, y, told = np.concatenate(self._features), np.concatenate(self._labels), np.concatenate(self._told)
+        ok = ~np.isnan(y)
+        self.validity.fit(x[told], ok[told])
+        self.model.refit(x[ok], y[ok])
         self.seconds["model"] += time.perf_counter() - start
+
+    def _judge(self, schedules: Sequence[Schedule], labels: NDArray[np.float64]) -> None:
+        """Holds the predictions of a round against its measurements."""
+        foretold = [self._predicted.pop(schedule, np.nan) for schedule in schedules]
+        judged = np.isfinite(foretold) & np.isfinite(labels)
+        self.prequential.add(np.asarray(foretold)[judged], labels[judged])
 
     def score(self, batch: ScheduleBatch) -> NDArray[np.float64]:
         """The model's score of each row, log(roofline time / measured time)."""
@@ -163,16 +183,37 @@ class Tuner:
         self.seconds["model"] += time.perf_counter() - middle
         return scores
 
+    def _explore(self, n: int, rng: np.random.Generator) -> tuple[ScheduleBatch, NDArray[np.float64]]:
+        """Schedules drawn at random, and their scores; while the model is trusted, the most promising of several draws.
+
+        Promising is a high score or a wide spread: mean + spread, an upper confidence bound.
+        """
+        drawn = draw_distinct(self.space, n * (1 if self.prequential.at_chance else EXPLORE_FROM), rng, self._asked)
+        if not len(drawn):
+            return drawn, np.zeros(0)
+        mean, spread = self.model.predict(self._extract(drawn))
+        best = np.argsort(-(mean + spread), kind="stable")[:n]
+        return drawn.take(best), mean[best]
+
     def _spread(self, candidates: ScheduleBatch, n: int) -> ScheduleBatch:
-        """The first ``n`` candidates; those of a tile that has had its share come after all others."""
+        """The first ``n`` candidates; those of a tile that has had its share come later, those in doubt last."""
         most = max(1, round(TILE_SHARE * n))
+        doubted = self._doubted(candidates)
         taken: Counter[tuple[int, ...]] = Counter()
         first: list[int] = []
         later: list[int] = []
         for row, tile in enumerate(zip(*(candidates.column(knob).tolist() for knob in TILE), strict=True)):
-            taken[tile] += 1
-            (first if taken[tile] <= most else later).append(row)
-        return candidates.take(np.asarray((first + later)[:n], np.intp))
+            if not doubted[row]:
+                taken[tile] += 1
+                (first if taken[tile] <= most else later).append(row)
+        return candidates.take(np.asarray((first + later + np.flatnonzero(doubted).tolist())[:n], np.intp))
+
+    def _doubted(self, batch: ScheduleBatch) -> NDArray[np.bool_]:
+        """Rows that will probably fail, as the failures of this run tell."""
+        if not self._guided or not self.validity.fitted or not len(batch):
+            return np.zeros(len(batch), np.bool_)
+        doubted: NDArray[np.bool_] = self.validity.predict(self._extract(batch)) < DOUBT
+        return doubted
 
     def _first(self) -> list[Proposal]:
         """The default schedule, where the space holds it."""

@@ -33,12 +33,15 @@ REGISTERS_PER_THREAD = 255
 BLOCKS_PER_SM = 32
 #: Share of the peak that ``mma.sync`` reaches on sm_90, where only ``wgmma`` reaches all of it (an estimate).
 MMA_SYNC_RATE = 0.62
+#: Share of the peak that ``wgmma`` reaches where an operand must be turned first (an estimate): of elements other than
+#: of two bytes it reads only tiles whose K axis is contiguous (PTX ISA, wgmma), so others pass through registers.
+TURNED_RATE = 0.4
 #: Time between asking for a tile in DRAM and having it, in microseconds (an estimate).
 LOAD_LATENCY_US = 0.6
 
 #: What a sketch without the knob does: one part, one piece, one row of tiles, no flattening.
 _WITHOUT = np.array([[0 if name == "flatten" else 1] for name in KNOB_NAMES], np.int32)
-_FACTS = ("persistent", "tma_store", "workspace", "batch")
+_FACTS = ("persistent", "tma_store", "workspace", "batch", "trans_a", "trans_b")
 _SIZES = ("m", "n", "k")
 
 
@@ -109,6 +112,7 @@ class Columns:
         k_padded: Reduction length that is computed, over all splits.
         accumulators: Accumulator registers of a thread.
         wgmma, mma: Whether the dot is ``wgmma`` or ``mma.sync``.
+        turned: Whether it is ``wgmma`` and an operand has to be turned for it.
         stage_bytes: Shared memory of one stage of both operands.
         shared: Shared memory of a CTA, a lower bound in bytes.
         registers: Registers of a thread, an estimate.
@@ -127,7 +131,8 @@ class Columns:
         self.warps, self.stages, self.group_m = column["warps"], column["stages"], column["group_m"]
         self.split_k, self.flatten, self.subtile = column["split_k"], column["flatten"], column["subtile"]
         constant = c.table.take(self.index, axis=1)
-        self.m, self.n, self.k, self.persistent, self.tma_store, self.workspace, self.batch = constant
+        self.m, self.n, self.k, self.persistent, self.tma_store, self.workspace, self.batch, trans_a, trans_b = constant
+        self._turns: Column = np.maximum(trans_a, np.float32(1) - trans_b)
         self._tile()
         self._resources()
 
@@ -151,6 +156,7 @@ class Columns:
         else:
             self.wgmma = np.zeros_like(threads)
             self.mma = np.full_like(threads, c.tensor_cores)
+        self.turned: Column = self.wgmma * self._turns if c.element != 2 else np.zeros_like(threads)
         self.stage_bytes: Column = self.edges * self.block_k * np.float32(c.element)
         held = np.maximum(self.stages - (np.float32(1) - self.wgmma), np.float32(1))
         # A TMA store of a persistent kernel keeps a buffer of its own; otherwise the epilogue reuses the stages.

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from autosched.errors import InvalidInputError, ModelMismatchError
 from autosched.models import files
 from autosched.models.base import CostModel
-from autosched.models.dataset import Dataset, grouped_folds
+from autosched.models.dataset import Dataset, Outcomes, grouped_folds
+from autosched.models.forest_model import ForestModel
 from autosched.models.metrics import ModelScore, score_model
 from autosched.models.random_model import RandomModel
 from autosched.models.residual import Guided
+from autosched.models.ridge_model import RidgeModel
 from autosched.models.roofline_model import RooflineModel
+from autosched.models.validity import ValidityModel
 from autosched.models.xgboost_model import XGBoostModel
 
 #: Every recipe that a model can be made by. A new one is a file, a line here and a line in the tests' table.
-RECIPES: Mapping[str, type[XGBoostModel] | type[RandomModel] | type[RooflineModel]] = MappingProxyType(
-    {"xgboost": XGBoostModel, "random": RandomModel, "roofline": RooflineModel}
+RECIPES: Mapping[str, type[CostModel]] = MappingProxyType(
+    {
+        "xgboost": XGBoostModel,
+        "forest": ForestModel,
+        "ridge": RidgeModel,
+        "random": RandomModel,
+        "roofline": RooflineModel,
+    }
 )
 
 
@@ -30,8 +39,7 @@ def create(recipe: str, seed: int = 0) -> CostModel:
     """
     if recipe not in RECIPES:
         raise InvalidInputError(f"unknown recipe {recipe!r}", f"one of {', '.join(RECIPES)}")
-    maker: Callable[[int], CostModel] = RECIPES[recipe]
-    return maker(seed)
+    return RECIPES[recipe](seed)
 
 
 def load(path: str | Path) -> CostModel:
@@ -50,10 +58,14 @@ __all__ = [
     "RECIPES",
     "CostModel",
     "Dataset",
+    "ForestModel",
     "Guided",
     "ModelScore",
+    "Outcomes",
     "RandomModel",
+    "RidgeModel",
     "RooflineModel",
+    "ValidityModel",
     "XGBoostModel",
     "create",
     "grouped_folds",

@@ -13,6 +13,7 @@ from autosched.features import FEATURES
 
 if TYPE_CHECKING:
     from autosched.models.dataset import Dataset
+    from autosched.models.validity import ValidityModel
 
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float64]
@@ -31,11 +32,17 @@ class CostModel(Protocol):
         recipe: Name of the model in ``RECIPES``.
         digest: Digest of the training data, empty before ``fit``.
         spaces: Iteration spaces that it was trained on.
+        validity: What was learnt of failures beside it, saved in the same file; ``None`` if nothing was.
     """
 
     recipe: str
     digest: str
     spaces: tuple[str, ...]
+    validity: ValidityModel | None
+
+    def __init__(self, seed: int = 0) -> None:
+        """A model that is not fitted yet."""
+        ...
 
     def fit(self, data: Dataset) -> None:
         """Learn from ``data``, forgetting what was learnt before.

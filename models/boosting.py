@@ -1,10 +1,11 @@
-"""XGBoost through its public interface alone: trees of squared error, trained and asked with a fixed thread rule."""
+"""XGBoost through its public interface alone: boosted trees, trained and asked with a fixed thread rule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from xgboost import Booster
 
 
+#: XGBoost's names of the losses.
+_OBJECTIVES = MappingProxyType({"squared": "reg:squarederror", "logistic": "binary:logistic"})
+
+
 @dataclass(frozen=True)
 class TreeSettings:
-    """Shape and learning rate of boosted trees.
+    """Shape, learning rate and loss of boosted trees.
 
     Attributes:
         trees: Boosting rounds.
@@ -26,8 +31,11 @@ class TreeSettings:
         rate: Learning rate.
         subsample: Share of the rows that each tree sees.
         columns: Share of the features that each node sees.
-        leaf_weight: Least sum of row weights (mean 1) in a leaf.
+        leaf_weight: Least sum of second derivatives in a leaf: of row weights (mean 1) for the squared loss, of weights
+            times p * (1 - p) for the logistic one.
         shrinkage: L2 penalty of leaf values.
+        parallel: Trees of each round; many in one round of rate 1 are a random forest.
+        objective: Loss: ``squared`` for any number, ``logistic`` for the chance of a label that is 0 or 1.
     """
 
     trees: int
@@ -37,11 +45,13 @@ class TreeSettings:
     columns: float = 1.0
     leaf_weight: float = 1.0
     shrinkage: float = 1.0
+    parallel: int = 1
+    objective: Literal["squared", "logistic"] = "squared"
 
     def parameters(self, seed: int, threads: int) -> dict[str, Any]:
         """Parameters of ``xgboost.train``; ``threads`` 0 means all."""
         return {
-            "objective": "reg:squarederror",
+            "objective": _OBJECTIVES[self.objective],
             "tree_method": "hist",
             "max_depth": self.depth,
             "eta": self.rate,
@@ -49,6 +59,7 @@ class TreeSettings:
             "colsample_bynode": self.columns,
             "min_child_weight": self.leaf_weight,
             "lambda": self.shrinkage,
+            "num_parallel_tree": self.parallel,
             "seed": seed % 2**31,
             "nthread": threads,
             "verbosity": 0,
@@ -56,7 +67,7 @@ class TreeSettings:
 
 
 class Trees:
-    """Boosted trees that predict one number.
+    """Boosted trees that predict one number: a value, or a chance under the logistic loss.
 
     Args:
         booster: A trained booster.
@@ -70,7 +81,10 @@ class Trees:
 
     @classmethod
     def fit(cls, x: Matrix, y: Vector, weight: Vector, settings: TreeSettings, seed: int, threads: int = 1) -> Trees:
-        """Train on ``x`` float32 ``[n, F]``; ``base_score`` is the weighted mean of ``y``."""
+        """Train on ``x`` float32 ``[n, F]``; ``base_score`` is the weighted mean of ``y``.
+
+        Under the logistic loss ``y`` holds both 0 and 1: the base score is a chance between them.
+        """
         import xgboost
 
         threads_now = 1 if len(y) < SMALL_BATCH else threads

@@ -1,4 +1,4 @@
-"""Training data: features and labels of the trials that succeeded, with the workload that each belongs to."""
+"""Training data: features and labels of the trials that succeeded, and the outcomes of all trials."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from autosched.errors import InvalidInputError
 from autosched.features import FEATURES, SCHEMA, extract, roofline_us
+from autosched.record import Status
 
 if TYPE_CHECKING:
     from autosched.record import Record
@@ -121,12 +122,12 @@ class Dataset:
     def from_records(cls, records: Iterable[Record]) -> Dataset:
         """The data set of a log's records.
 
-        Only successful trials become rows. Ops, targets and schedules are rebuilt from checked values; records whose
-        op, device or schedule this version does not know are counted in ``skipped``.
+        Only successful trials become rows, each by its last line. Ops, targets and schedules are rebuilt from checked
+        values; records whose op, device or schedule this version does not know are counted in ``skipped``.
         """
         successes: dict[tuple[str, str], list[Record]] = {}
         failed = 0
-        for record in records:
+        for record in last_lines(records):
             if record.measurement.ok:
                 successes.setdefault((record.key, record.device), []).append(record)
             else:
@@ -165,8 +166,92 @@ def grouped_folds(spaces: Sequence[str], folds: int) -> list[NDArray[np.intp]]:
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def _workload(records: list[Record]) -> Dataset:
-    """The data set of the successful records of one key and device."""
+@dataclass(frozen=True)
+class Outcomes:
+    """Rows of all trials, failures included: what a validity model learns from. A schedule is one row.
+
+    Attributes:
+        x: Features, float32 ``[n, F]``.
+        ok: Whether the schedule compiled, ran and was right, bool ``[n]``. One that succeeded once did so, unless it
+            gave a wrong result as well.
+        spaces: Iteration space of each row.
+        strata: Stratum of each row, empty where none is stated.
+        skipped: Records that could not be rebuilt by this version.
+    """
+
+    x: NDArray[np.float32]
+    ok: NDArray[np.bool_]
+    spaces: list[str]
+    strata: list[str]
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ok)
+
+    @classmethod
+    def from_records(cls, records: Iterable[Record]) -> Outcomes:
+        """The outcomes of a log's records.
+
+        A trial's last line counts. ``below_floor`` is left out: it says that a timing is not believed, and nothing
+        about the kernel. Records whose op, device or schedule this version does not know are counted in ``skipped``.
+        """
+        trials: dict[tuple[str, str], list[Record]] = {}
+        for record in last_lines(records):
+            if record.measurement.status is not Status.BELOW_FLOOR:
+                trials.setdefault((record.key, record.device), []).append(record)
+        x, ok = [np.empty((0, len(FEATURES)), np.float32)], []
+        spaces: list[str] = []
+        strata: list[str] = []
+        skipped = 0
+        for rows in trials.values():
+            found, reasons = _rebuild(rows)
+            skipped += sum(reasons.values())
+            if found is None:
+                continue
+            x.append(found.features())
+            ok += [_valid(r.measurement.status for r in same) for same in found.pooled.values()]
+            spaces += [found.op.iteration_space()] * len(found.pooled)
+            strata += found.strata()
+        return cls(np.concatenate(x), np.array(ok, np.bool_), spaces, strata, skipped)
+
+
+def last_lines(records: Iterable[Record]) -> list[Record]:
+    """The records, a trial that has several lines by its last one.
+
+    A finalist that fails its long proof has a later line of the same session and number, which takes the place of the
+    first. Records without a session are all kept.
+    """
+    last: dict[tuple[str, int], Record] = {}
+    for number, record in enumerate(records):
+        last[(record.session, record.trial) if record.session else ("", number)] = record
+    return list(last.values())
+
+
+def _valid(statuses: Iterable[Status]) -> bool:
+    found = set(statuses)
+    return Status.OK in found and Status.WRONG_RESULT not in found
+
+
+@dataclass(frozen=True)
+class _Rebuilt:
+    """The records of one key and device, by the schedules that they name."""
+
+    op: Op
+    target: Target
+    sketches: tuple[Sketch, ...]
+    pooled: dict[Schedule, list[Record]]
+
+    def features(self) -> NDArray[np.float32]:
+        from autosched.sketches.schedule import ScheduleBatch
+
+        return extract(self.op, self.target, ScheduleBatch.of(self.sketches, list(self.pooled)))
+
+    def strata(self) -> list[str]:
+        return [next((r.stratum for r in rows if r.stratum), "") for rows in self.pooled.values()]
+
+
+def _rebuild(records: list[Record]) -> tuple[_Rebuilt | None, dict[str, int]]:
+    """The records of one key and device from checked values, and those that this version does not know by reason."""
     from autosched.sketches.builders import build
     from autosched.sketches.rules import derive
     from autosched.sketches.schedule import Schedule
@@ -178,9 +263,9 @@ def _workload(records: list[Record]) -> Dataset:
         op, target = build(records[0].op), parse_target(records[0].device)
         sketches = derive(op, target)
     except (InvalidInputError, TypeError) as error:
-        return _nothing({str(error): len(records)})
+        return None, {str(error): len(records)}
     if op.key() != records[0].key:
-        return _nothing({f"key {records[0].key} is not that of its op, {op.key()}": len(records)})
+        return None, {f"key {records[0].key} is not that of its op, {op.key()}": len(records)}
     for record in records:
         try:
             schedule = Schedule.from_json(record.schedule, sketches)
@@ -188,31 +273,25 @@ def _workload(records: list[Record]) -> Dataset:
             reasons[error.message] += 1
             continue
         pooled.setdefault(schedule, []).append(record)
-    if not pooled:
-        return _nothing(dict(reasons))
-    return _rows(op, target, sketches, pooled, dict(reasons))
+    return _Rebuilt(op, target, sketches, pooled) if pooled else None, dict(reasons)
 
 
-def _rows(
-    op: Op,
-    target: Target,
-    sketches: tuple[Sketch, ...],
-    pooled: dict[Schedule, list[Record]],
-    reasons: dict[str, int],
-) -> Dataset:
-    from autosched.sketches.schedule import ScheduleBatch
-
-    n = len(pooled)
-    roofline = roofline_us(op, target)
-    samples = [[s for r in rows for s in r.measurement.samples_us] for rows in pooled.values()]
+def _workload(records: list[Record]) -> Dataset:
+    """The data set of the successful records of one key and device."""
+    found, reasons = _rebuild(records)
+    if found is None:
+        return _nothing(reasons)
+    n = len(found.pooled)
+    roofline = roofline_us(found.op, found.target)
+    samples = [[s for r in rows for s in r.measurement.samples_us] for rows in found.pooled.values()]
     return Dataset(
-        x=extract(op, target, ScheduleBatch.of(sketches, list(pooled))),
+        x=found.features(),
         y=np.array([log(roofline / median(s)) for s in samples]),
-        spaces=[op.iteration_space()] * n,
-        keys=[op.key()] * n,
-        devices=[target.name] * n,
-        strata=[next((r.stratum for r in rows if r.stratum), "") for rows in pooled.values()],
-        noise=np.array([_noise(s, rows) for s, rows in zip(samples, pooled.values(), strict=True)]),
+        spaces=[found.op.iteration_space()] * n,
+        keys=[found.op.key()] * n,
+        devices=[found.target.name] * n,
+        strata=found.strata(),
+        noise=np.array([_noise(s, rows) for s, rows in zip(samples, found.pooled.values(), strict=True)]),
         skipped=sum(reasons.values()),
         reasons=reasons,
     )

@@ -11,6 +11,7 @@ from autosched.features import FEATURES, SCHEMA
 from autosched.models import files
 from autosched.models.base import Matrix, Vector, check_dataset, check_matrix
 from autosched.models.dataset import Dataset
+from autosched.models.validity import ValidityModel, boosters
 
 
 class RandomModel:
@@ -26,6 +27,7 @@ class RandomModel:
         self.seed = seed
         self.digest = ""
         self.spaces: tuple[str, ...] = ()
+        self.validity: ValidityModel | None = None
         rng = np.random.default_rng([seed, 0xA5])
         self._factors = rng.integers(0, 2**63, len(FEATURES), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
@@ -51,7 +53,12 @@ class RandomModel:
     def save(self, path: str | Path) -> None:
         """See ``CostModel.save``."""
         content = files.ModelFile(
-            recipe=self.recipe, schema=SCHEMA, digest=self.digest, spaces=self.spaces, seed=self.seed
+            recipe=self.recipe,
+            schema=SCHEMA,
+            digest=self.digest,
+            spaces=self.spaces,
+            seed=self.seed,
+            boosters=boosters(self.validity),
         )
         files.write(path, content)
 
@@ -61,4 +68,5 @@ class RandomModel:
         content = files.read(path, cls.recipe)
         model = cls(content.seed)
         model.digest, model.spaces = content.digest, content.spaces
+        model.validity = ValidityModel.from_boosters(content.boosters, content.seed)
         return model

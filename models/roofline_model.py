@@ -11,6 +11,7 @@ from autosched.features import COLUMN, SCHEMA
 from autosched.models import files
 from autosched.models.base import Matrix, Vector, check_dataset, check_matrix
 from autosched.models.dataset import Dataset
+from autosched.models.validity import ValidityModel, boosters
 
 _BOUND = COLUMN["log2_bound_time"]
 _LN2 = float(np.log(2.0))
@@ -31,6 +32,7 @@ class RooflineModel:
         self.seed = seed
         self.digest = ""
         self.spaces: tuple[str, ...] = ()
+        self.validity: ValidityModel | None = None
         self._spread = 0.5
 
     def fit(self, data: Dataset) -> None:
@@ -61,6 +63,7 @@ class RooflineModel:
             spaces=self.spaces,
             seed=self.seed,
             state={"spread": self._spread},
+            boosters=boosters(self.validity),
         )
         files.write(path, content)
 
@@ -70,5 +73,6 @@ class RooflineModel:
         content = files.read(path, cls.recipe)
         model = cls(content.seed)
         model.digest, model.spaces = content.digest, content.spaces
+        model.validity = ValidityModel.from_boosters(content.boosters, content.seed)
         model._spread = float(content.state["spread"])
         return model

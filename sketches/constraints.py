@@ -53,17 +53,20 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     """Bytes of shared memory that a schedule needs at least, as seen in the compiled kernels of the recorded tables.
 
     A pipeline of s >= 2 stages holds s tiles of each pipelined operand on the wgmma path (a tile of 64 rows or more, 4
-    or 8 warps, on sm_90) and s - 1 on the mma.sync path. Without a pipeline (one stage, or a loop of one step, which is
-    no loop once it is compiled) only boxes lie there, one after the other. A pointer operand aligned to fewer than 16
+    or 8 warps, 16-bit or tf32 inputs, on sm_90) and s - 1 on the mma.sync path. Without a pipeline (one stage, or a loop
+    of one step, which is no loop once it is compiled, unless it stands in a persistent program's loop over tiles, which
+    is then pipelined) only boxes lie there, one after the other. A pointer operand aligned to fewer than 16
     bytes may not be pipelined and counts nothing; nor does one of which a thread's share is below the 4 bytes of the
     smallest asynchronous copy, nor one in a flattened loop whose tiles overhang its rows or columns (their mask then
     changes with the loop). A persistent program keeps the box that it stores beside it.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
-    stages = np.where(_steps(batch) > 1, batch.column("stages").astype(np.int64), 1)
+    looped = (_steps(batch) > 1) | (batch.fact("persistent") == 1)
+    stages = np.where(looped, batch.column("stages").astype(np.int64), 1)
     warps = batch.column("warps")
     left, right = op.operand(op.products[0].left), op.operand(op.products[0].right)
-    wgmma = (bm >= 64) & ((warps == 4) | (warps == 8)) & (left.dtype.bytes == 2 and target.capability == 90)
+    tensor = left.dtype.bytes == 2 or left.dtype.input_precision == "tf32"
+    wgmma = (bm >= 64) & ((warps == 4) | (warps == 8)) & (tensor and target.capability == 90)
     copies = np.where(wgmma, stages, stages - 1)
     pipeline, single = np.zeros(len(batch), np.int64), np.zeros(len(batch), np.int64)
     for side, group, operand, tile in (("a", "m", left, bm * bk), ("b", "n", right, bk * bn)):

@@ -46,7 +46,8 @@ class Counting(ReplayMeasurer):
 
     def __init__(self) -> None:
         source = recorded_measurer("H200")
-        super().__init__([r for r in source.records if r.key == OP.key()], source.target)
+        key = OP.key()
+        super().__init__([r for r in source.records if r.key == key], source.target)
         self.asked: list[Schedule] = []
 
     def measure(self, op: Op, schedules: Sequence[Schedule]) -> list[Measurement]:

@@ -61,7 +61,9 @@ def _choose(place: Place, stack: ExitStack) -> tuple[Measurer, str]:
     reason = ""
     if place.kind != "recorded":
         try:
-            return stack.enter_context(_gpu()), ""
+            measurer = stack.enter_context(_gpu())
+            assert measurer.target is not None  # waits for the device, or raises
+            return measurer, ""
         except (NoDeviceError, InvalidInputError) as error:
             if place.kind == "gpu":
                 raise

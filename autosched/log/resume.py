@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ class Resumable:
         header: Its header.
         records: Its finished trials, by number.
         crashed: Trials during which the process died.
-        rounds: What was asked for in each round, by its number.
+        rounds: What was asked for in each round, by its number; its trials where the log has no line of it.
         vendor: The vendor library's time, if it was measured.
         end: Its outcome, if it ended.
     """
@@ -70,12 +71,15 @@ def find_session(
     if best[0]:
         raise LogError(f"{path} cannot be resumed: {'; '.join(best[0])}", remedy)
     header = best[1]
+    finished = contents.of_session(header.session)
+    crashed = [r for r in contents.crashed if r.session == header.session]
+    trials = Counter(r.round for r in (*finished, *crashed))
     vendors = [v for v in contents.vendors if v.session == header.session]
     return Resumable(
         header,
-        tuple(contents.of_session(header.session)),
-        tuple(r for r in contents.crashed if r.session == header.session),
-        {r.round: r.asked for r in contents.rounds if r.session == header.session},
+        tuple(finished),
+        tuple(crashed),
+        {**trials, **{r.round: r.asked for r in contents.rounds if r.session == header.session}},
         vendors[-1] if vendors else None,
         contents.ends.get(header.session),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import typing
 from collections.abc import Collection, Sequence
@@ -37,6 +38,14 @@ class Compiled(typing.Protocol):
 class Pool(typing.Protocol):
     """Compiles in parallel (``compiling.CompilePool``)."""
 
+    def warm(self) -> None:
+        """Start the workers; returns at once."""
+        ...
+
+    def aim(self, capability: int, shared_limit: int | None) -> None:
+        """Say what to compile for, before the first source."""
+        ...
+
     def submit(self, identity: int, generated: Generated, /) -> None:
         """Hand over a source; any thread may."""
         ...
@@ -68,17 +77,26 @@ class CompileAhead:
         self._lock = threading.Lock()
         self._submitted: dict[int, str] = {}
         self._known: set[str] = set()
+        self._identities = itertools.count()
         self._results: dict[str, Compiled] = {}
 
     def submit(self, generated: Generated) -> None:
-        """Hand over a source, unless that was done before."""
+        """Hand over a source, unless that was done before.
+
+        Raises:
+            WorkerError: The pool is closed.
+        """
         with self._lock:
             if generated.source_hash in self._known:
                 return
             self._known.add(generated.source_hash)
-            identity = len(self._known)
+            identity = next(self._identities)
             self._submitted[identity] = generated.source_hash
-        self._pool.submit(identity, generated)
+        try:
+            self._pool.submit(identity, generated)
+        except BaseException:  # nobody must wait for it
+            self._known.discard(generated.source_hash)
+            raise
 
     def ready(self, hashes: Collection[str], timeout: float) -> dict[str, Compiled]:
         """Those of ``hashes`` that are compiled, waiting up to ``timeout`` seconds for any result where none is.

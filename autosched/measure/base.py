@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import msgspec
@@ -105,6 +105,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return interval is not None and interval[0] <= 1.0 <= interval[1]
 
 
+class Processless:
+    """The context manager of a measurer that starts no process."""
+
+    def __enter__(self) -> typing.Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing was started, so nothing ends."""
+
+
 @typing.runtime_checkable
 class Measurer(typing.Protocol):
     """Answers how fast schedules are. A context manager: leaving it ends every process that it started."""
@@ -139,4 +151,45 @@ class Measurer(typing.Protocol):
 
     def compare(self, op: Op, schedules: Sequence[Schedule]) -> Comparison:
         """Candidates against the vendor library, interleaved."""
+        ...
+
+
+class StopMeasuring(Exception):  # noqa: N818 - it is no error
+    """Raised by what a measurer calls between launches: nothing more is to be launched, what was measured stands."""
+
+
+@typing.runtime_checkable
+class Pipelined(Measurer, typing.Protocol):
+    """A measurer that prepares the next round while one is measured, and tells of each trial as it goes."""
+
+    @property
+    def workers(self) -> int:
+        """Processes that prepare."""
+        ...
+
+    def prepare(self, op: Op, schedules: Sequence[Schedule]) -> None:
+        """Begin what can be done ahead of :meth:`measure`; returns at once. Another thread may call it."""
+        ...
+
+    def measure(
+        self,
+        op: Op,
+        schedules: Sequence[Schedule],
+        *,
+        on_result: Callable[[int, Measurement], None] | None = None,
+        before_launch: Callable[[int], None] | None = None,
+        while_waiting: Callable[[], None] | None = None,
+    ) -> list[Measurement]:
+        """As ``Measurer.measure``.
+
+        Args:
+            op: What the schedules are for.
+            schedules: Any number.
+            on_result: Called with each schedule's index and measurement as soon as it is there.
+            before_launch: Called with the index right before a kernel runs.
+            while_waiting: Called now and then while nothing is ready to run.
+
+        Raises:
+            StopMeasuring: One of these did; results so far were told, and the measurer goes on.
+        """
         ...

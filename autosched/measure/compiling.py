@@ -50,6 +50,10 @@ class CompileResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     entries: tuple[str, ...] = ()
 
 
+#: A source without kernels whose execution imports what compiling needs.
+_WARM_UP = "import triton\nimport triton.language\nimport triton.backends.nvidia.compiler\n"
+
+
 class _Task(msgspec.Struct, frozen=True):
     """A request to the child; the fields are the arguments of :func:`compile_generated`."""
 
@@ -214,6 +218,7 @@ class CompilePool:
         self._entries: dict[str, tuple[str, ...]] = {}
         self._pending = 0
         self._returned = 0
+        self._warm = False
 
     def __enter__(self) -> CompilePool:
         return self
@@ -225,6 +230,17 @@ class CompilePool:
     def pending(self) -> int:
         """Schedules handed over whose results were not returned yet."""
         return self._pending
+
+    def aim(self, capability: int, shared_limit: int | None) -> None:
+        """Say what to compile for, before the first schedule is handed over; see the class's arguments."""
+        self.capability, self._shared_limit = capability, shared_limit
+
+    def warm(self) -> None:
+        """Start every child and have it import triton; returns at once."""
+        with self._counting:
+            self._warm = True
+            for _ in range(self.workers - len(self._threads)):
+                self._start_thread()
 
     def submit(self, identity: int, generated: Generated, /) -> None:
         """Hand over a schedule; returns at once. Any thread may call it.
@@ -242,10 +258,7 @@ class CompilePool:
         with self._counting:
             self._pending += 1
             if len(self._threads) < min(self.workers, self._pending):
-                number = len(self._threads)
-                thread = threading.Thread(target=self._work_off, args=(number,), name=f"compile-{number}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                self._start_thread()
 
     def ready(self, timeout: float = 0.0) -> list[tuple[int, CompileResult]]:
         """What is done since the last call.
@@ -317,6 +330,12 @@ class CompilePool:
         self._pending = 0
         self._work.cleanup()
 
+    def _start_thread(self) -> None:
+        number = len(self._threads)
+        thread = threading.Thread(target=self._work_off, args=(number,), name=f"compile-{number}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
     def _work_off(self, number: int) -> None:
         """One thread: take tasks and have the child answer them until the pool closes."""
         environment = {
@@ -325,6 +344,10 @@ class CompilePool:
             "OMP_NUM_THREADS": "1",
         }
         with contextlib.closing(ChildProcess(self._entry, env=environment, name=f"compile worker {number}")) as child:
+            if self._warm:
+                with contextlib.suppress(Exception):  # the first task will tell what is wrong
+                    task = _Task(_WARM_UP, (), self.capability, None, self._work.name)
+                    child.request(msgspec.msgpack.encode(task), self.timeout, self._stop)
             while (item := self._tasks.get()) is not None and not self._stop.is_set():
                 identity, generated = item
                 try:

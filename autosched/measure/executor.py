@@ -72,6 +72,10 @@ class GpuWorker:
         self._setup: Setup | None = None
         self._pid: int | None = None
 
+    def start(self) -> None:
+        """Start the child; returns before it has imported anything."""
+        self._child.start()
+
     def identify(self) -> Device:
         """What the device says about itself.
 

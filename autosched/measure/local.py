@@ -35,7 +35,10 @@ BeforeLaunch = Callable[[int], None]
 
 
 class LocalMeasurer:
-    """Compiles, proves and times schedules on this machine. Starts its processes on first use.
+    """Compiles, proves and times schedules on this machine.
+
+    Its processes start when it is entered or first used. Entering does not wait for them: whether there is a GPU shows
+    when it is first asked something.
 
     Args:
         target: The device's figures; read from the device if not given.
@@ -44,7 +47,7 @@ class LocalMeasurer:
         device: Index of the GPU among the visible ones.
         cache_dir: Compiled kernels; a folder of its own, removed at the end, if not given.
         entry: The measuring worker's; tests use their own.
-        make_pool: Makes the compile pool from target and cache folder; tests use their own.
+        make_pool: Makes the compile pool for a cache folder; tests use their own.
 
     Attributes:
         partial: Measurements of the last call of :meth:`measure` by schedule, ``None`` for those not reached: what is
@@ -62,25 +65,26 @@ class LocalMeasurer:
         device: int = 0,
         cache_dir: str | Path | None = None,
         entry: str = ENTRY,
-        make_pool: Callable[[Target, Path], Pool] | None = None,
+        make_pool: Callable[[Path], Pool] | None = None,
     ) -> None:
         self.protocol = protocol or Protocol()
         self.device = device
         self.partial: list[Measurement | None] = []
         self._target = target
-        self.workers = settings.load().workers if workers is None else workers
+        self.workers = settings.load().workers if workers is None else max(1, workers)
         self._cache = None if cache_dir is None else Path(cache_dir)
         self._entry = entry
         self._make_pool = make_pool or self._compile_pool
         self._resources = contextlib.ExitStack()
         self._executor: Executor | None = None
         self._pool: Pool | None = None
+        self._worker: GpuWorker | None = None
         self._ahead: CompileAhead | None = None
         self._found: Device | None = None
         self._folder = Path()
 
     def __enter__(self) -> typing.Self:
-        self._start()
+        self.begin()
         return self
 
     def __exit__(
@@ -88,10 +92,27 @@ class LocalMeasurer:
     ) -> None:
         self.close()
 
+    def begin(self) -> None:
+        """Start the child processes without waiting for them: they import what they need while the caller goes on."""
+        if self._worker is not None:
+            return
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autosched-")))
+            cache = self._cache or folder / "cache"
+            cache.mkdir(parents=True, exist_ok=True)
+            worker = GpuWorker(self.device, entry=self._entry, env={"TRITON_CACHE_DIR": str(cache)})
+            stack.callback(worker.close)
+            worker.start()
+            pool = self._make_pool(cache)
+            stack.callback(pool.close)
+            pool.warm()
+            self._folder, self._worker, self._pool = folder, worker, pool
+            self._resources = stack.pop_all()
+
     def close(self) -> None:
         """End every child process and remove what they wrote; the measurer can be used again."""
         self._resources.close()
-        self._executor = self._pool = self._ahead = None
+        self._executor = self._pool = self._ahead = self._worker = None
 
     @property
     def target(self) -> Target:
@@ -107,7 +128,12 @@ class LocalMeasurer:
         return self._found
 
     def space(self, op: Op) -> ScheduleBatch | None:
-        """``None``: any schedule can be measured."""
+        """``None``: any schedule can be measured. Asks the device, so that a run without one ends before it begins.
+
+        Raises:
+            NoDeviceError: There is no GPU.
+        """
+        self._start()
         return None
 
     def measure(
@@ -117,6 +143,7 @@ class LocalMeasurer:
         *,
         on_result: OnResult | None = None,
         before_launch: BeforeLaunch | None = None,
+        while_waiting: Callable[[], None] | None = None,
     ) -> list[Measurement]:
         """One measurement a schedule, in the same order. Compiles in parallel, measures what is ready.
 
@@ -125,11 +152,12 @@ class LocalMeasurer:
             schedules: Any number.
             on_result: Called with each schedule's index and measurement as soon as it is there.
             before_launch: Called with the index right before a kernel runs on the GPU.
+            while_waiting: Called at least twice a second while nothing is compiled that could run.
 
         Raises:
             WorkerError: Nothing can be measured: the op's operands could not be made.
             NoDeviceError: There is no GPU.
-            StopMeasuring: ``before_launch`` did; the measurer goes on.
+            StopMeasuring: ``before_launch`` or ``while_waiting`` did; the measurer goes on.
         """
         executor, _ = self._start()
         results: list[Measurement | None] = [None] * len(schedules)
@@ -141,7 +169,7 @@ class LocalMeasurer:
             if on_result is not None:
                 on_result(index, measurement)
 
-        jobs = self._jobs(op, schedules, compiled, finish, before_launch)
+        jobs = self._jobs(op, schedules, compiled, finish, before_launch, while_waiting)
         try:
             for index, reply in executor.run(jobs):
                 finish(index, _measurement(reply, *compiled.pop(index)))
@@ -154,8 +182,13 @@ class LocalMeasurer:
         return [result for result in results if result is not None]
 
     def prepare(self, op: Op, schedules: Sequence[Schedule]) -> None:
-        """Hand the sources of schedules to the compile workers; another thread may call it while one measures."""
-        _, ahead = self._start()
+        """Hand the sources of schedules to the compile workers; another thread may call it while one measures.
+
+        Nothing happens where the workers do not run: whoever closes the measurer has closed it for all threads.
+        """
+        ahead = self._ahead
+        if ahead is None:
+            return
         for schedule in schedules:
             with contextlib.suppress(AutoschedError):
                 ahead.submit(generate(op, schedule))
@@ -259,6 +292,7 @@ class LocalMeasurer:
         compiled: dict[int, tuple[Generated, Compiled]],
         finish: OnResult,
         before_launch: BeforeLaunch | None,
+        while_waiting: Callable[[], None] | None,
     ) -> Iterator[Job]:
         """Jobs of the schedules that compile, as they do; the others are finished here."""
         setup = self._set_up(op)
@@ -278,6 +312,8 @@ class LocalMeasurer:
         while waiting or queue:
             if waiting:
                 self._compiled(waiting, 0.0 if queue else POLL_S, done)
+            if waiting and not queue and while_waiting is not None:
+                while_waiting()
             if queue:
                 index = queue.popleft()
                 if before_launch is not None:
@@ -324,36 +360,29 @@ class LocalMeasurer:
         """Start what does not run yet."""
         if self._executor is not None and self._ahead is not None:
             return self._executor, self._ahead
+        self.begin()
+        assert self._worker is not None
+        assert self._pool is not None
         try:
-            with contextlib.ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autosched-")))
-                cache = self._cache or folder / "cache"
-                cache.mkdir(parents=True, exist_ok=True)
-                self._folder = folder
-                worker = GpuWorker(self.device, entry=self._entry, env={"TRITON_CACHE_DIR": str(cache)})
-                stack.callback(worker.close)
-                self._found = worker.identify()
-                self._target = _fitting(self._target, self._found)
-                executor = stack.enter_context(Executor([worker], [self._found.uuid or f"index-{self.device}"]))
-                pool = self._make_pool(self._target, cache)
-                stack.callback(pool.close)
-                self._resources = stack.pop_all()
+            self._found = self._worker.identify()
+            self._target = _fitting(self._target, self._found)
+            executor = Executor([self._worker], [self._found.uuid or f"index-{self.device}"])
+            self._executor = self._resources.enter_context(executor)
         except ChildError as error:
+            self.close()
             told = error.text.removeprefix("NoDeviceError: ").split(" (")[0]
             raise NoDeviceError(told, "use recorded measurements, or a machine with a GPU") from error
-        self._executor, self._pool, self._ahead = executor, pool, CompileAhead(pool)
-        return executor, self._ahead
+        except BaseException:
+            self.close()
+            raise
+        self._pool.aim(self._target.capability, self._target.shared_per_block)
+        self._ahead = CompileAhead(self._pool)
+        return self._executor, self._ahead
 
-    def _compile_pool(self, target: Target, cache: Path) -> Pool:
+    def _compile_pool(self, cache: Path) -> Pool:
         from autosched.measure.compiling import CompilePool
 
-        return CompilePool(
-            workers=self.workers,
-            capability=target.capability,
-            cache_dir=cache,
-            timeout=self.protocol.compile_timeout_s,
-            shared_limit=target.shared_per_block,
-        )
+        return CompilePool(workers=self.workers, cache_dir=cache, timeout=self.protocol.compile_timeout_s)
 
 
 def _fitting(target: Target | None, device: Device) -> Target:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
 from autosched.errors import InvalidInputError, NotRecordedError
 from autosched.log import LogContents, Vendor
-from autosched.measure.base import Baseline, Comparison
+from autosched.measure.base import Baseline, Comparison, Processless
 from autosched.record import Measurement, Record, Status
 from autosched.sketches.op import Op
 from autosched.sketches.rules import derive
@@ -20,7 +18,7 @@ from autosched.sketches.schedule import Schedule, ScheduleBatch
 from autosched.sketches.target import Target, parse_target
 
 
-class ReplayMeasurer:
+class ReplayMeasurer(Processless):
     """Answers from the rows that were recorded on one device.
 
     Rows of one schedule are pooled: its latency is the median of all their samples, so that the best of a table is
@@ -68,14 +66,6 @@ class ReplayMeasurer:
         self._tables: dict[str, dict[Schedule, Measurement]] = {}
         self._batches: dict[str, ScheduleBatch] = {}
         self._stale: dict[str, int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Nothing was started, so nothing ends."""
 
     @property
     def target(self) -> Target:

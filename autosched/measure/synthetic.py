@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from math import ceil, hypot
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 from autosched.errors import InvalidInputError
 from autosched.features import roofline_us
-from autosched.measure.base import Baseline, Comparison
+from autosched.measure.base import Baseline, Comparison, Processless
 from autosched.record import Measurement, Status
 from autosched.sketches.constraints import explain_invalid
 from autosched.sketches.op import Op
@@ -23,7 +21,7 @@ from autosched.sketches.target import Target
 VENDOR_FACTOR = 1.25
 
 
-class SyntheticMeasurer:
+class SyntheticMeasurer(Processless):
     """Answers at once and the same in every process: a formula's latency, noise, and failures at stated rates.
 
     Args:
@@ -61,14 +59,6 @@ class SyntheticMeasurer:
         self._noise = noise
         self._samples = samples
         self._space = table
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Nothing was started, so nothing ends."""
 
     @property
     def target(self) -> Target:

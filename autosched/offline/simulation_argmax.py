@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from autosched.features import extract, roofline_us
 from autosched.models import CostModel, Guided
 from autosched.offline.simulation_tables import Table
+from autosched.search import TableSpace
 from autosched.sketches.rules import default_schedule
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The rows of a table as columns.
+    """The rows of a table that no constraint rejects, as columns.
 
     Attributes:
         x: Features, float32 ``[n, F]``.
@@ -34,7 +35,7 @@ class Scored:
     def of(cls, table: Table) -> Scored:
         """The columns of a table."""
         op, target = table.op, table.measurer.target
-        batch = table.measurer.space(op)
+        batch = TableSpace.allowed(op, target, table.measurer.space(op)).members()
         schedules = batch.schedules()
         found = [m.latency_us for m in table.measurer.measure(op, schedules)]
         latencies = np.array([np.nan if t is None else t for t in found], np.float64)

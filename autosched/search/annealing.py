@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autosched.errors import InvalidInputError
-from autosched.search.strategy import Score, check_count, draw_distinct
+from autosched.search.ranking import Incumbents, best_distinct, scored
+from autosched.search.strategy import Score, check_count, filled_up
 
 if TYPE_CHECKING:
     from autosched.search.space import Space
@@ -44,8 +42,9 @@ class Annealing:
     Exhaustive below ``chains * steps`` rows: where a space lists its members and these are no more than a round would
     score, all of them are scored instead, which is exact and no dearer.
 
-    The first proposal is always the best-scored one that is not excluded. Those after it take turns in tiles: as long
-    as there are others, at most ``share`` of the proposals come from one cell (sketch, block_m, block_n, block_k).
+    The first proposal is always the best-scored one that is not excluded. Those after it are spread: as long as there
+    are others, at most ``share`` of the proposals come from one cell (sketch, block_m, block_n, block_k), and of
+    schedules with the same score one comes before others that are nearly as good (see ``ranking.best_distinct``).
 
     Args:
         space: Where to search.
@@ -57,6 +56,8 @@ class Annealing:
         InvalidInputError: Fewer than one chain or step, or a share outside (0, 1].
     """
 
+    asks_model: ClassVar[bool] = True
+
     def __init__(self, space: Space, *, chains: int = 128, steps: int = 500, share: float = 0.5) -> None:
         if chains < 1 or steps < 1:
             raise InvalidInputError(f"{chains} chains of {steps} steps search nothing", "give at least 1 of each")
@@ -67,7 +68,7 @@ class Annealing:
         self.steps = steps
         self.share = share
         self._ends: ScheduleBatch | None = None
-        self._measured: list[tuple[float, bytes, ScheduleBatch]] = []
+        self._incumbents = Incumbents(space, max(1, int(INCUMBENTS * chains)))
 
     def propose(self, n: int, score: Score, rng: np.random.Generator, exclude: AbstractSet[bytes]) -> ScheduleBatch:
         """Anneal for a round, or score all members of a small table; see ``Strategy.propose`` and the class."""
@@ -76,43 +77,20 @@ class Annealing:
         if n == 0:
             return self.space.sample(rng, 0)
         if members is not None and len(members) <= self.chains * self.steps:
-            seen, scores = members, _scored(score, members)
+            seen, scores = members, scored(score, members)
         else:
             seen, scores = self._anneal(score, rng, LEADERS + len(exclude))
-        chosen = self._best(seen, scores, n, exclude)
-        if len(chosen) < n:
-            rest = draw_distinct(self.space, n - len(chosen), rng, {*exclude, *chosen.keys()})
-            chosen = type(chosen).concat([chosen, rest])
-        return chosen
+        chosen = best_distinct(seen, scores, n, exclude, self.share)
+        return filled_up(chosen, self.space, n, rng, exclude)
 
     def observe(self, batch: ScheduleBatch, latencies: NDArray[np.float64]) -> None:
-        """Remember the fastest members measured: a part of the next round's chains starts from them.
-
-        Raises:
-            InvalidInputError: Not one latency for each row, or the batch is over other sketches than the space.
-        """
-        if np.shape(latencies) != (len(batch),):
-            raise InvalidInputError(
-                f"{np.shape(latencies)} latencies for {len(batch)} schedules", "give one a schedule, nan for failures"
-            )
-        if batch.sketches != self.space.sketches:
-            raise InvalidInputError("the batch counts through other sketches than the space", "use space.sketches")
-        rows = np.flatnonzero(np.isfinite(latencies))
-        batch = batch.take(rows)
-        inside = np.flatnonzero(self.space.contains(batch))
-        known = {key: (latency, row) for latency, key, row in self._measured}
-        keys = batch.keys()
-        for i in inside:
-            latency = float(latencies[rows[i]])
-            if keys[i] not in known or latency < known[keys[i]][0]:
-                known[keys[i]] = (latency, batch.take(np.array([i])))
-        ranked = sorted(((latency, key, row) for key, (latency, row) in known.items()), key=lambda x: x[:2])
-        self._measured = ranked[: max(1, int(INCUMBENTS * self.chains))]
+        """Remember the fastest members measured: a part of the next round's chains starts from them."""
+        self._incumbents.observe(batch, latencies)
 
     def _anneal(self, score: Score, rng: np.random.Generator, lead: int) -> tuple[ScheduleBatch, NDArray[np.float64]]:
         """One round, which ends when its ``lead`` best scores settle: everything scored in it, repeats included."""
         fresh = self.space.sample(rng, self.chains)
-        levels = _scored(score, fresh)
+        levels = scored(score, fresh)
         seen, scores = [fresh], [levels]
         finite = levels[np.isfinite(levels)]
         spread = float(finite.std()) if finite.size else 0.0
@@ -124,7 +102,7 @@ class Annealing:
         for step in range(self.steps):
             temperature = spread * HOT * (COLD / HOT) ** (step / max(self.steps - 1, 1))
             moved = self.space.mutate(rng, batch)
-            tried = _scored(score, moved)
+            tried = scored(score, moved)
             seen.append(moved)
             scores.append(tried)
             accepted = _accepts(level, tried, temperature, rng)
@@ -146,53 +124,16 @@ class Annealing:
         if self._ends is None:
             kept = fresh.take(np.arange(0))
         else:
-            before = _scored(score, self._ends)
-            keep = self.chains - int(FRESH * self.chains) - len(self._measured)
+            before = scored(score, self._ends)
+            keep = self.chains - int(FRESH * self.chains) - len(self._incumbents)
             kept = self._ends.take(np.argsort(-before, kind="stable")[: max(keep, 0)])
         concat = type(fresh).concat
-        starts = concat([kept, *(row for _, _, row in self._measured)])
+        starts = concat([kept, *self._incumbents.rows])
         starts = starts.take(np.arange(min(len(starts), self.chains)))
         if len(starts) == 0:
             return fresh, levels
         rest = self.chains - len(starts)
-        return concat([starts, fresh.take(np.arange(rest))]), np.concatenate([_scored(score, starts), levels[:rest]])
-
-    def _best(
-        self, seen: ScheduleBatch, scores: NDArray[np.float64], n: int, exclude: AbstractSet[bytes]
-    ) -> ScheduleBatch:
-        """The best distinct rows that are not excluded, best first, within the share of a cell where that leaves ``n``.
-
-        Rows whose score is not finite are left out.
-        """
-        _, first = np.unique(_digests(seen.values), return_index=True)
-        first.sort()
-        order = first[np.argsort(-scores[first], kind="stable")]
-        order = order[np.isfinite(scores[order])]
-        cells = np.column_stack([seen.sketch_index, *(seen.column(x) for x in ("block_m", "block_n", "block_k"))])
-        limit = max(1, math.floor(self.share * n))
-        chosen: list[int] = []
-        spare: list[int] = []
-        taken: Counter[bytes] = Counter()
-        for i, key in _keys(seen, order):
-            if len(chosen) == n:
-                break
-            if key in exclude:
-                continue
-            cell = cells[i].tobytes()
-            if taken[cell] < limit:
-                taken[cell] += 1
-                chosen.append(i)
-            elif len(spare) < n:
-                spare.append(i)
-        chosen += spare[: n - len(chosen)]
-        rows = np.array(chosen, np.intp)
-        return seen.take(rows[np.argsort(-scores[rows], kind="stable")])
-
-
-def _scored(score: Score, batch: ScheduleBatch) -> NDArray[np.float64]:
-    """Scores of a batch, nan and +inf replaced by -inf."""
-    scores = np.asarray(score(batch), np.float64)
-    return np.where(scores < np.inf, scores, -np.inf)
+        return concat([starts, fresh.take(np.arange(rest))]), np.concatenate([scored(score, starts), levels[:rest]])
 
 
 def _accepts(
@@ -203,19 +144,3 @@ def _accepts(
     worst = np.isneginf(level)
     gain = np.where(worst, 0.0, tried) - np.where(worst, 0.0, level)
     return np.asarray(gain >= allowed, np.bool_)
-
-
-def _digests(values: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """A 64-bit digest of each row. Two rows that share one by accident only cost one of them its proposal."""
-    digest = np.zeros(len(values), np.uint64)
-    for column in values.T:
-        digest = (digest ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        digest ^= digest >> np.uint64(29)
-    return digest
-
-
-def _keys(batch: ScheduleBatch, rows: NDArray[np.intp]) -> Iterable[tuple[int, bytes]]:
-    """Indices with their row keys, worked out in pieces: mostly only the first ones are asked for."""
-    for start in range(0, len(rows), 256):
-        piece = rows[start : start + 256]
-        yield from zip(piece.tolist(), batch.take(piece).keys(), strict=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from autosched.search.strategy import Score, draw_distinct
+from autosched.search.strategy import Score, check_observed, draw_distinct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +22,8 @@ class RandomSearch:
         space: Where to draw.
     """
 
+    asks_model: ClassVar[bool] = False
+
     def __init__(self, space: Space) -> None:
         self.space = space
 
@@ -30,4 +32,5 @@ class RandomSearch:
         return draw_distinct(self.space, n, rng, exclude)
 
     def observe(self, batch: ScheduleBatch, latencies: NDArray[np.float64]) -> None:
-        """Learn nothing."""
+        """Learn nothing; see ``Strategy.observe``."""
+        check_observed(self.space, batch, latencies)

@@ -179,6 +179,12 @@ class TableSpace:
         self._batch = batch.take(np.fromiter(first.values(), np.intp))
         self._row = {key: i for i, key in enumerate(first)}
 
+    @classmethod
+    def allowed(cls, op: Op, target: Target, batch: ScheduleBatch) -> TableSpace:
+        """The rows that no constraint speaks against, as in a generated space; all, where that leaves none."""
+        valid = why_invalid(op, target, batch).valid
+        return cls(batch.take(np.flatnonzero(valid)) if valid.any() else batch)
+
     @property
     def sketches(self) -> tuple[Sketch, ...]:
         """What column 0 of every batch counts through."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,14 @@ class Strategy(Protocol):
     """Chooses what to measure next in one space.
 
     The same generator state, scores and observations give the same proposals, in another process too.
+
+    Attributes:
+        asks_model: Whether it looks at scores. One that does not is asked for exactly what will be measured.
     """
+
+    asks_model: ClassVar[bool]
+
+    def __init__(self, space: Space) -> None: ...
 
     def propose(self, n: int, score: Score, rng: np.random.Generator, exclude: AbstractSet[bytes]) -> ScheduleBatch:
         """Choose ``n`` schedules, best guess first.
@@ -50,7 +57,24 @@ class Strategy(Protocol):
         Args:
             batch: What was measured, proposed by this strategy or not.
             latencies: Microseconds ``[n]``, nan for a failure of any kind.
+
+        Raises:
+            InvalidInputError: Not one latency for each row, or the batch is over other sketches than the space.
         """
+
+
+def check_observed(space: Space, batch: ScheduleBatch, latencies: NDArray[np.float64]) -> None:
+    """Refuse measurements that cannot be told apart.
+
+    Raises:
+        InvalidInputError: Not one latency for each row, or the batch is over other sketches than the space.
+    """
+    if np.shape(latencies) != (len(batch),):
+        raise InvalidInputError(
+            f"{np.shape(latencies)} latencies for {len(batch)} schedules", "give one a schedule, nan for failures"
+        )
+    if batch.sketches != space.sketches:
+        raise InvalidInputError("the batch counts through other sketches than the space", "use space.sketches")
 
 
 def check_count(n: int) -> None:
@@ -72,26 +96,36 @@ def draw_distinct(space: Space, n: int, rng: np.random.Generator, exclude: Abstr
     check_count(n)
     members = space.members()
     if members is not None:
-        return _first_distinct(members.take(rng.permutation(len(members))), n, exclude)
+        return first_distinct(members.take(rng.permutation(len(members))), n, exclude)
     found = space.sample(rng, 0)
     taken = set(exclude)
     for _ in range(DRAWS):
         if len(found) >= n:
             return found
-        fresh = _first_distinct(space.sample(rng, 2 * (n - len(found)) + 16), n - len(found), taken)
+        fresh = first_distinct(space.sample(rng, 2 * (n - len(found)) + 16), n - len(found), taken)
         taken.update(fresh.keys())
         found = type(found).concat([found, fresh])
     for chunk in space.enumerate(rng):
         if len(found) >= n:
             break
-        fresh = _first_distinct(chunk, n - len(found), taken)
+        fresh = first_distinct(chunk, n - len(found), taken)
         taken.update(fresh.keys())
         found = type(found).concat([found, fresh])
     return found
 
 
-def _first_distinct(batch: ScheduleBatch, n: int, exclude: AbstractSet[bytes]) -> ScheduleBatch:
-    """The first ``n`` distinct rows that are not in ``exclude``."""
+def filled_up(
+    chosen: ScheduleBatch, space: Space, n: int, rng: np.random.Generator, exclude: AbstractSet[bytes]
+) -> ScheduleBatch:
+    """``chosen``, and random members after it up to ``n`` rows in all, or all that are left if these are fewer."""
+    if len(chosen) >= n:
+        return chosen
+    rest = draw_distinct(space, n - len(chosen), rng, {*exclude, *chosen.keys()})
+    return type(chosen).concat([chosen, rest])
+
+
+def first_distinct(batch: ScheduleBatch, n: int, exclude: AbstractSet[bytes]) -> ScheduleBatch:
+    """The first ``n`` distinct rows that are not in ``exclude``, fewer where there are no more."""
     chosen: list[int] = []
     seen: set[bytes] = set()
     for i, key in enumerate(batch.keys()):

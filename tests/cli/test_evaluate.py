@@ -97,7 +97,7 @@ def test_a_model_file_that_is_cut_short_is_refused(cli: Cli, logs: Path, tmp_pat
         (("--split", "by-dtype"), "one dtype only: bf16"),
         (("--split", "by-device"), "one device only: H200"),
         (("--split", "by-moon"), "split 'by-moon'"),
-        (("--recipe", "forest"), "recipe 'forest'"),
+        (("--recipe", "oracle"), "recipe 'oracle'"),
         (("--recipe", "roofline", "--model", "m.json"), "beside a trained model"),
         (("--folds", "1"), "1 folds"),
         (("--plot", "curves.txt"), "ends in '.txt'"),

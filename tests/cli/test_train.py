@@ -50,7 +50,7 @@ def test_words(cli: Cli, logs: Path, tmp_path: Path) -> None:
         (("{logs}", "-o", "{tmp}/none/model.json"), "its folder is not there"),
         (("{logs}", "-o", "{logs}"), "is a folder"),
         (("{logs}", "-o", "{logs}/256.jsonl"), "is one of the logs"),
-        (("{logs}", "-o", "{tmp}/m.json", "--recipe", "forest"), "recipe 'forest'"),
+        (("{logs}", "-o", "{tmp}/m.json", "--recipe", "oracle"), "recipe 'oracle'"),
         (("{logs}", "-o", "{tmp}/m.json", "--seed", "-1"), "seed -1"),
         (("{tmp}/gone.jsonl", "-o", "{tmp}/m.json"), "there is no log"),
         (("{tmp}/empty", "-o", "{tmp}/m.json"), "no tuning log in"),

@@ -111,6 +111,15 @@ LARGE = {
     # 4 rounds of 64 + 3 loads, 3 of them in flight for 0.6 us.
     "log2_latency_time": log2(4 * 67 / 3 * 0.6 / ROOFLINE_4096),
     "log2_bound_time": log2(49 * 33554432 / 11e6 / ROOFLINE_4096),
+    # The busiest SM takes 4 tiles of 64 steps of 49,152 B, at 1.5 / 132 of 11 TB/s: 125 kB/us.
+    "log2_load_time": log2(4 * 64 * 49152 / 125000 / ROOFLINE_4096),
+    "log2_reduction_time": 0,
+    "log2_serial_time": log2(
+        4 * 132 / 512
+        + (3 * 33554432 + (40894464 * 512 / 132 - 67108864) * (1 - 60 / 64)) / 4.8e6 / ROOFLINE_4096
+        + 4 * 64 * 49152 / 125000 / ROOFLINE_4096
+        + 4 * 67 / 3 * 0.6 / ROOFLINE_4096
+    ),
     "persistent": 1,
     "split": 0,
     "tma_a": 1,
@@ -209,6 +218,20 @@ def test_matrix_vector_split() -> None:
         "log2_l2_time": log2((64 * 8192 + 33554432 + 16384 + 64 * 4096) / 11e6 / roofline),
         # ceil(4 / 10) round of 4 + 1 loads, one in flight.
         "log2_latency_time": log2(5 * 0.6 / roofline),
+        # The busiest SM takes 4 of the items, each 4 steps of 20,480 B.
+        "log2_load_time": log2(4 * 4 * 20480 / 125000 / roofline),
+        # 3 us, 0.3 us for each of 8 parts, and 262,144 B of workspace written and read at 11 TB/s.
+        "log2_reduction_time": log2(1 + (3 + 8 * 0.3 + 64 * 4096 / 11e6) / roofline),
+        "log2_serial_time": log2(
+            1
+            + (
+                4 * 132 * 2 * 16 * 64 * 512 / (0.62 * 4096 * 132 * 1980)
+                + 4 * 4 * 20480 / 125000
+                + 5 * 0.6
+                + (3 + 8 * 0.3 + 64 * 4096 / 11e6)
+            )
+            / roofline
+        ),
         "trans_b": 1,
         "split": 1,
         "workspace": 1,
@@ -272,6 +295,22 @@ def test_instruction_class() -> None:
     assert kind(2, 64, "bf16") == (0, 1)
     assert kind(4, 32, "fp16") == (0, 1)
     assert kind(4, 64, "fp32") == (0, 0)
+
+
+def test_wgmma_turns_operands_of_other_than_two_bytes_unless_k_is_contiguous() -> None:
+    def compute_time(dtype: str, warps: int = 4, **facts: int) -> float:
+        values = one(
+            gemm(4096, 4096, 4096, dtype=dtype), facts, block_m=128, block_n=128, block_k=32, warps=warps, stages=2
+        )
+        return float(2 ** values["log2_compute_time"])
+
+    # 1024 tiles in 8 rounds of 132.
+    filled = 8 * 132 / 1024
+    assert compute_time("bf16", trans_b=0) == pytest.approx(filled, rel=1e-4)
+    assert compute_time("tf32", trans_b=1) == pytest.approx(filled, rel=1e-4)
+    assert compute_time("tf32", trans_b=0) == pytest.approx(filled / 0.4, rel=1e-4)
+    assert compute_time("tf32", trans_a=1, trans_b=1) == pytest.approx(filled / 0.4, rel=1e-4)
+    assert compute_time("tf32", warps=2, trans_b=0) == pytest.approx(filled / 0.62, rel=1e-4)
 
 
 ODD_SHAPES = [(1, 1, 1), (1, 4096, 4096), (1000, 1000, 1000), (4095, 4097, 4099), (128, 128, 65536), (7, 3, 100003)]

@@ -15,6 +15,7 @@ import pytest
 from autosched.errors import WorkerError
 from autosched.measure.cache import copy_entry, entry_name, trim
 from autosched.measure.compiling import CompilePool, CompileResult
+from autosched.measure.process import ChildProcess
 from autosched.record import Status
 from autosched.sketches.codegen import Generated, KernelSpec
 
@@ -281,3 +282,25 @@ def test_half_an_entry_is_not_copied(tmp_path: Path) -> None:
     entry = make_entry(tmp_path / "cache", "half", 10, 0)
     assert not copy_entry(entry, tmp_path / "user")
     assert not (tmp_path / "user").exists()
+
+
+def test_a_worker_that_cannot_even_start_answers_for_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(child: ChildProcess) -> None:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(ChildProcess, "start", start)
+    with CompilePool(1, 90, tmp_path) as pool:
+        pool.warm()
+        pool.submit(0, gemm())
+        assert collect(pool, 1, within=10)[0].status is Status.WORKER_CRASH
+
+
+def test_close_while_warming_leaves_no_thread(tmp_path: Path) -> None:
+    pool = CompilePool(2, 90, tmp_path)
+    pool.warm()
+    workers = list(pool._threads)
+    assert len(workers) == 2
+    begin = time.monotonic()
+    pool.close()
+    assert time.monotonic() - begin < 5
+    assert not any(thread.is_alive() for thread in workers)

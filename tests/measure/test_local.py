@@ -16,7 +16,7 @@ from autosched.sketches.builders import gemm
 from autosched.sketches.codegen import Generated
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import Schedule
-from autosched.sketches.target import PRESETS, Target
+from autosched.sketches.target import PRESETS
 
 OP = gemm(512, 512, 512)
 SKETCHES = derive(OP, PRESETS["H200"])
@@ -31,12 +31,21 @@ class Result:
 class InstantPool:
     """Answers in reverse order; what has ``num_stages`` 7 does not compile."""
 
-    def __init__(self, target: Target, cache: Path) -> None:
+    def __init__(self, cache: Path) -> None:
         self.waiting: list[tuple[int, Result]] = []
-        self.closed = False
+        self.closed = self.warmed = False
+        self.aimed: tuple[int, int | None] | None = None
         assert cache.is_dir()
 
+    def warm(self) -> None:
+        self.warmed = True
+
+    def aim(self, capability: int, shared_limit: int | None) -> None:
+        assert self.warmed
+        self.aimed = capability, shared_limit
+
     def submit(self, identity: int, generated: Generated, /) -> None:
+        assert self.aimed == (90, 232448)
         failed = generated.kernels[0].num_stages == 7
         self.waiting.append((identity, Result("compile_error", "ptxas gave up") if failed else Result("ok")))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autosched.errors import InvalidInputError, ModelMismatchError
-from autosched.models import RECIPES, CostModel, Dataset, create, files, load
+from autosched.models import RECIPES, CostModel, Dataset, ValidityModel, create, files, load
 
 pytestmark = pytest.mark.parametrize("recipe", RECIPES)
 
@@ -46,6 +46,21 @@ def test_is_the_same_after_saving_and_loading(recipe: str, data: Dataset, tmp_pa
         assert np.array_equal(again.predict(data.x)[1], model.predict(data.x)[1])
         assert (again.recipe, again.digest, again.spaces) == (recipe, data.digest(), tuple(sorted(set(data.spaces))))
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_file_holds_what_is_known_of_failures_or_nothing(recipe: str, data: Dataset, tmp_path: Path) -> None:
+    model = fitted(recipe, data)
+    model.save(tmp_path / "without")
+    assert load(tmp_path / "without").validity is None
+    model.validity = ValidityModel()
+    model.save(tmp_path / "unfitted")
+    assert load(tmp_path / "unfitted").validity is None
+    model.validity.fit(data.x, data.y < np.median(data.y))
+    model.save(tmp_path / "with")
+    again = load(tmp_path / "with")
+    assert again.validity is not None
+    assert np.array_equal(again.validity.predict(data.x), model.validity.predict(data.x))
+    assert np.array_equal(again.score(data.x), model.score(data.x))
 
 
 def test_refuses_a_damaged_or_foreign_file(recipe: str, data: Dataset, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autosched.features import extract, roofline_us
-from autosched.models import Dataset
+from autosched.models import Dataset, Outcomes
 from autosched.record import Measurement, Record, Status
 from autosched.sketches.builders import gemm
 from autosched.sketches.op import Op
@@ -85,6 +85,53 @@ def test_failures_never_enter_the_labels(op: Op, batch: ScheduleBatch) -> None:
     assert data.failed == len(Status) - 1
     assert np.array_equal(data.x, Dataset.from_records(good).x)
     assert len(Dataset.from_records(bad)) == 0
+
+
+def test_a_later_line_of_a_trial_replaces_the_earlier(op: Op, batch: ScheduleBatch) -> None:
+    wrong = Measurement(status=Status.WRONG_RESULT, error="launch 57 differs")
+    records = [
+        record(op, batch, 0, 10.0, session="s", trial=0),
+        record(op, batch, 1, 11.0, session="s", trial=1),
+        record(op, batch, 2, 12.0, session="other", trial=0),
+        record(op, batch, 3, 13.0),
+        record(op, batch, 4, 14.0),
+        record(op, batch, 0, 1.0, session="s", trial=0, measurement=wrong),
+    ]
+    data = Dataset.from_records(records)
+    assert np.array_equal(data.x, extract(op, H200, batch)[1:5])
+    assert data.failed == 1
+    outcomes = Outcomes.from_records(records)
+    assert np.array_equal(outcomes.x, extract(op, H200, batch)[:5])
+    assert outcomes.ok.tolist() == [False, True, True, True, True]
+
+
+def test_outcomes_keep_the_failures_of_the_kernel(op: Op, batch: ScheduleBatch) -> None:
+    bad = [
+        record(op, batch, i, 1.0, stratum="uniform", measurement=Measurement(status=status, error="x"))
+        for i, status in enumerate(Status)
+        if status not in (Status.OK, Status.BELOW_FLOOR)
+    ]
+    skipped = record(op, batch, 18, 10.0, schedule={"sketch": "none of this version"})
+    unbelieved = record(op, batch, 19, 1.0, measurement=Measurement(status=Status.BELOW_FLOOR, error="x"))
+    outcomes = Outcomes.from_records(through_json([*bad, record(op, batch, 15, 10.0), skipped, unbelieved]))
+    assert len(outcomes) == len(Status) - 1
+    assert outcomes.ok.tolist() == [False] * (len(Status) - 2) + [True]
+    assert np.array_equal(outcomes.x, extract(op, H200, batch)[[*range(1, len(Status) - 1), 15]])
+    assert outcomes.spaces == [op.iteration_space()] * len(outcomes)
+    assert outcomes.strata == ["uniform"] * (len(Status) - 2) + [""]
+    assert outcomes.skipped == 1
+    assert Outcomes.from_records([]).x.shape == (0, outcomes.x.shape[1])
+
+
+def test_a_schedule_that_was_ever_wrong_is_no_success(op: Op, batch: ScheduleBatch) -> None:
+    wrong, timeout = (Measurement(status=s, error="x") for s in (Status.WRONG_RESULT, Status.RUN_TIMEOUT))
+    records = [
+        record(op, batch, 0, 10.0),
+        record(op, batch, 0, 1.0, measurement=wrong),
+        record(op, batch, 1, 1.0, measurement=timeout),
+        record(op, batch, 1, 10.0),
+    ]
+    assert Outcomes.from_records(records).ok.tolist() == [False, True]
 
 
 def test_what_cannot_be_rebuilt_is_skipped_and_counted(op: Op, batch: ScheduleBatch) -> None:

@@ -186,7 +186,7 @@ def test_model_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"recipe": "forest"}, InvalidInputError, "recipe 'forest'"),
+        ({"recipe": "oracle"}, InvalidInputError, "recipe 'oracle'"),
         ({"split": "by-moon"}, InvalidInputError, "split 'by-moon'"),
         ({"folds": 1}, InvalidInputError, "1 folds"),
         ({"seed": -1}, InvalidInputError, "seed -1"),

@@ -74,8 +74,8 @@ def test_nothing_to_learn_from(tmp_path: Path) -> None:
 
 
 def test_bad_arguments_are_refused_before_logs_are_read(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="recipe 'forest'"):
-        autosched.train(tmp_path / "nothing", recipe="forest")
+    with pytest.raises(InvalidInputError, match="recipe 'oracle'"):
+        autosched.train(tmp_path / "nothing", recipe="oracle")
     with pytest.raises(InvalidInputError, match="seed -1"):
         autosched.train(tmp_path / "nothing", seed=-1)
     with pytest.raises(ModelMismatchError):

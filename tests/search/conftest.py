@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,23 @@ def table_space(rows: int = 300) -> TableSpace:
 
 
 SPACES: dict[str, Callable[[], GeneratedSpace | TableSpace]] = {"generated": generated_space, "table": table_space}
+
+
+def small_space() -> GeneratedSpace:
+    """Two sketches with few values for some knobs and one for the others: 24 schedules."""
+    few = {"block_m": (16, 32, 64), "block_n": (16, 32), "warps": (1,), "stages": (1, 2)}
+    sketches = tuple(
+        replace(s, knobs=tuple(replace(k, values=few.get(k.name, k.values[:1])) for k in s.knobs))
+        for s in generated_space().sketches[:2]
+    )
+    return GeneratedSpace(gemm(4096, 4096, 4096), PRESETS["H200"], sketches)
+
+
+SMALL_SPACES: dict[str, Callable[[], GeneratedSpace | TableSpace]] = {
+    "generated": small_space,
+    "table": lambda: table_space(rows=30),
+    "one row": lambda: table_space(rows=1),
+}
 
 
 @pytest.fixture(params=list(SPACES))

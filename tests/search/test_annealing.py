@@ -160,3 +160,22 @@ def test_bad_arguments() -> None:
         Annealing(space).observe(batch, np.array([1.0, 2.0]))
     with pytest.raises(InvalidInputError, match="other sketches"):
         Annealing(space).observe(ScheduleBatch(space.sketches[:1], batch.values), np.ones(3))
+
+
+def test_of_schedules_with_the_same_score_the_first_comes_before_others_nearly_as_good() -> None:
+    space = table_space(rows=300)
+
+    def pairs(batch: ScheduleBatch) -> np.ndarray:
+        rows = {key: i for i, key in enumerate(space.members().keys())}
+        return np.array([-(rows[key] // 2) for key in batch.keys()], np.float64)  # noqa: SIM118 - not a dict
+
+    def alike(batch: ScheduleBatch) -> np.ndarray:
+        return np.where(pairs(batch) > -100, 1.0, 0.0)
+
+    chosen = Annealing(space, share=1.0).propose(8, pairs, np.random.default_rng(0), set())
+    after = Annealing(space, share=1.0).propose(2, pairs, np.random.default_rng(0), set(chosen.keys()))
+    best = Annealing(space, share=1.0).propose(8, alike, np.random.default_rng(0), set())
+
+    assert pairs(chosen).tolist() == [0, -1, -2, -3, -4, -5, -6, -7]
+    assert pairs(after).tolist() == [0, -1]
+    assert alike(best).tolist() == [1.0] * 8

@@ -1,135 +1,136 @@
-"""What every strategy has to keep, in every space."""
+"""Every strategy in every space, and that the kit notices what is broken."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from dataclasses import replace
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autosched.errors import InvalidInputError
-from autosched.search import STRATEGIES, GeneratedSpace, Space, Strategy
+from autosched.search import STRATEGIES, RandomSearch, Space, check_strategy
+from autosched.search.conformance import (
+    CHECKS,
+    SMALL_CHECKS,
+    Check,
+    check_another_process,
+    check_exhausted,
+    check_proposals,
+    check_repeatable,
+    fingerprint,
+    run_rounds,
+)
+from autosched.search.strategy import Score
 from autosched.sketches.builders import gemm
 from autosched.sketches.constraints import why_invalid
 from autosched.sketches.schedule import ScheduleBatch
-from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import PRESETS
-from tests.search.conftest import SPACES, generated_space, knob_score, table_space
+from tests.search.conftest import SMALL_SPACES, SPACES
+
+#: Strategies whose proposals do not depend on the seed.
+FIXED = ("grid", "exhaustive")
+#: What a strategy needs that a plain installation does not hold.
+NEEDS = {"tpe": "optuna"}
+#: A new strategy's line in ``STRATEGIES`` is its line here.
+NAMES = [
+    pytest.param(name, marks=pytest.mark.skipif(find_spec(NEEDS.get(name, "numpy")) is None, reason="needs optuna"))
+    for name in STRATEGIES
+]
 
 
-@pytest.fixture(params=list(STRATEGIES))
-def strategy(request: pytest.FixtureRequest, space: Space) -> Strategy:
-    return STRATEGIES[request.param](space)
+def fingerprints() -> dict[str, str]:
+    """Of every strategy that can be made here, in every space."""
+    usable = [name for name in STRATEGIES if find_spec(NEEDS.get(name, "numpy")) is not None]
+    return {f"{name} {kind}": fingerprint(STRATEGIES[name], SPACES[kind]()) for name in usable for kind in SPACES}
 
 
-def rounds(strategy: Strategy, seed: int, count: int = 3, n: int = 8) -> list[ScheduleBatch]:
-    """Rounds as the tuning loop runs them, every third measurement a failure."""
-    seen: set[bytes] = set()
-    proposals = []
-    for r in range(count):
-        batch = strategy.propose(n, knob_score, np.random.default_rng([seed, r]), seen)
-        seen.update(batch.keys())
-        latencies = np.exp(-0.1 * knob_score(batch))
-        latencies[::3] = np.nan
-        strategy.observe(batch, latencies)
-        proposals.append(batch)
-    return proposals
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_strategy_keeps_its_contract(name: str, check: Check, space: Space) -> None:
+    check(STRATEGIES[name], space)
 
 
-def fingerprint(name: str, kind: str, seed: int) -> str:
-    batches = rounds(STRATEGIES[name](SPACES[kind]()), seed)
-    return hashlib.sha256(b"".join(batch.values.tobytes() for batch in batches)).hexdigest()
-
-
-def test_proposals_are_distinct_members_and_never_excluded(space: Space, strategy: Strategy) -> None:
-    keys = ScheduleBatch.concat(rounds(strategy, seed=0)).keys()
-
-    assert len(keys) == 24
-    assert len(set(keys)) == 24
-    again = strategy.propose(8, knob_score, np.random.default_rng(1), set(keys))
-    assert not set(again.keys()) & set(keys)
-    assert space.contains(again).all()
-    assert why_invalid(gemm(4096, 4096, 4096), PRESETS["H200"], again).valid.all()
-
-
-def test_the_same_seed_gives_the_same_proposals_and_another_seed_others(space: Space) -> None:
-    for make in STRATEGIES.values():
-        first, again, other = (rounds(make(space), seed) for seed in (0, 0, 1))
-
-        assert [b.keys() for b in first] == [b.keys() for b in again]
-        assert [b.keys() for b in first] != [b.keys() for b in other] or space.members() is not None
+@pytest.mark.parametrize("check", SMALL_CHECKS.values(), ids=SMALL_CHECKS)
+@pytest.mark.parametrize("kind", list(SMALL_SPACES))
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_space_is_exhausted(name: str, kind: str, check: Check) -> None:
+    check(STRATEGIES[name], SMALL_SPACES[kind]())
 
 
 def test_another_process_proposes_the_same(repository: Path) -> None:
-    code = (
-        "import json\n"
-        "from tests.search.test_conformance import SPACES, STRATEGIES, fingerprint\n"
-        "print(json.dumps({f'{s} {k}': fingerprint(s, k, 3) for s in STRATEGIES for k in SPACES}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": str(repository), "PYTHONHASHSEED": "12345"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    expected = fingerprints()
 
-    expected = {f"{s} {k}": fingerprint(s, k, 3) for s in STRATEGIES for k in SPACES}
-    assert json.loads(done.stdout) == expected
-    assert len(set(expected.values())) == len(expected)
+    check_another_process(expected, "tests.search.test_conformance:fingerprints", repository)
+    # On a table annealing and evolutionary search are both the argmax.
+    assert expected["annealing table"] == expected["evolutionary table"]
+    assert len(set(expected.values())) == len(expected) - 1
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
-def test_a_table_is_exhausted(name: str) -> None:
-    space = table_space(rows=30)
-    strategy = STRATEGIES[name](space)
-    seen: set[bytes] = set()
-    sizes = []
-    for r in range(5):
-        batch = strategy.propose(8, knob_score, np.random.default_rng([0, r]), seen)
-        strategy.observe(batch, np.full(len(batch), np.nan))
-        seen.update(batch.keys())
-        sizes.append(len(batch))
+@pytest.mark.parametrize("name", NAMES)
+def test_proposals_are_valid_and_another_seed_gives_others(name: str) -> None:
+    space = SPACES["generated"]()
+    first, other = (ScheduleBatch.concat(run_rounds(STRATEGIES[name], space, seed)) for seed in (0, 1))
 
-    assert sizes == [8, 8, 8, 6, 0]
-    assert seen == set(space.members().keys())
+    assert why_invalid(gemm(4096, 4096, 4096), PRESETS["H200"], first).valid.all()
+    assert (first.keys() == other.keys()) == (name in FIXED)
 
 
-def pinned(sketch: Sketch, **values: tuple[int, ...]) -> Sketch:
-    """The sketch with smaller domains for some knobs, and only the first value of the others."""
-    knobs = tuple(replace(k, values=values.get(k.name, k.values[:1])) for k in sketch.knobs)
-    return replace(sketch, knobs=knobs)
+@pytest.mark.parametrize("name", NAMES)
+def test_only_who_asks_the_model_is_told_scores(name: str, space: Space) -> None:
+    def refused(batch: ScheduleBatch) -> np.ndarray:
+        raise AssertionError("a score was asked for")
+
+    if STRATEGIES[name].asks_model:
+        with pytest.raises(AssertionError, match="asked for"):
+            run_rounds(STRATEGIES[name], space, score=refused)
+    else:
+        assert len(run_rounds(STRATEGIES[name], space, score=refused)) == 3
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
-def test_a_small_generated_space_is_exhausted(name: str) -> None:
-    whole = generated_space()
-    sketch = pinned(whole.sketches[0], block_m=(16, 32, 64), block_n=(16, 32), warps=(1,), stages=(1, 2))
-    space = GeneratedSpace(gemm(4096, 4096, 4096), PRESETS["H200"], (sketch,))
-
-    batch = STRATEGIES[name](space).propose(20, knob_score, np.random.default_rng(0), set())
-
-    assert len(batch) == 12
-    assert len(set(batch.keys())) == 12
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"'gradient'.*evolutionary"):
+        check_strategy("gradient")
 
 
-def test_nothing_and_less_than_nothing(strategy: Strategy) -> None:
-    assert len(strategy.propose(0, knob_score, np.random.default_rng(0), set())) == 0
-    with pytest.raises(InvalidInputError, match="-1"):
-        strategy.propose(-1, knob_score, np.random.default_rng(0), set())
+class Forgetful(RandomSearch):
+    """Leaves the exclusions out."""
+
+    def propose(self, n: int, score: Score, rng: np.random.Generator, exclude: AbstractSet[bytes]) -> ScheduleBatch:
+        return super().propose(n, score, np.random.default_rng(0), set())
 
 
-def test_scores_that_are_no_numbers_do_not_stop_a_strategy(strategy: Strategy) -> None:
-    def blind(batch: ScheduleBatch) -> np.ndarray:
-        return np.full(len(batch), np.nan)
+class Unseeded(RandomSearch):
+    """Draws from a generator of its own."""
 
-    batch = strategy.propose(8, blind, np.random.default_rng(0), set())
+    def propose(self, n: int, score: Score, rng: np.random.Generator, exclude: AbstractSet[bytes]) -> ScheduleBatch:
+        return super().propose(n, score, np.random.default_rng(), exclude)
 
-    assert len(set(batch.keys())) == 8
+
+class Lazy(RandomSearch):
+    """Gives up early."""
+
+    def propose(self, n: int, score: Score, rng: np.random.Generator, exclude: AbstractSet[bytes]) -> ScheduleBatch:
+        return super().propose(n if len(exclude) < 16 else 0, score, rng, exclude)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "message"),
+    [
+        (Forgetful, check_proposals, "twice"),
+        (Unseeded, check_repeatable, "other proposals"),
+        (Lazy, check_exhausted, "0 proposals where 8 of 30"),
+    ],
+)
+def test_the_kit_notices_a_broken_strategy(
+    broken: type[RandomSearch], check: Callable[[type[RandomSearch], Space], None], message: str
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check(broken, SMALL_SPACES["table"]())
+
+
+def test_the_kit_notices_another_process_that_differs(repository: Path) -> None:
+    with pytest.raises(AssertionError, match="otherwise: random here"):
+        check_another_process({"random here": "0"}, "tests.search.test_exhaustive:nothing", repository)
