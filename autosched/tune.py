@@ -143,8 +143,8 @@ def _aim(target: Target | str | None, measurer: Measurer | None) -> Target | Non
 def _unmeasured(op: Op, target: Target, model: CostModel | None, seed: int) -> TuningResult:
     """Budget 0: the model's own pick, which needs no device."""
     tuner = Tuner(op, target, model=model or shipped_model(), seed=seed)
-    pick = max(tuner.ask(8), key=lambda p: p.predicted if p.predicted is not None else float("-inf"))
+    pick = tuner.best_guess()
     seconds = {"total": sum(tuner.seconds.values()), **tuner.seconds, "compile": 0.0, "measure": 0.0}
     return TuningResult(
-        op, target.name, "predicted", "tuned", pick.schedule, seconds=seconds, reason="the model's pick, not measured"
+        op, target.name, "predicted", "tuned", pick, seconds=seconds, reason="the model's pick, not measured"
     )

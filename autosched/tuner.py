@@ -93,6 +93,7 @@ class Tuner:
         self._guided = STRATEGIES[strategy].asks_model
         self.model = Guided(model, seed)
         self.validity = ValidityModel(seed)
+        self._known_failures = None if model is None else model.validity
         self.prequential = Prequential()
         self.seconds = {"search": 0.0, "features": 0.0, "model": 0.0}
         self.round = 0
@@ -142,6 +143,18 @@ class Tuner:
     def take(self, schedules: Sequence[Schedule]) -> None:
         """Notes that these are being measured, whoever proposed them: they are not proposed again."""
         self._asked.update(ScheduleBatch.of(self.sketches, schedules).keys())
+
+    def best_guess(self) -> Schedule:
+        """The schedule with the highest score of a round, left out those that the base model's validity doubts.
+
+        The failures of other workloads count here, since nothing will be measured that could correct the choice.
+        """
+        proposals = self.ask(8)
+        ranked = sorted(proposals, key=lambda p: -np.inf if p.predicted is None else p.predicted, reverse=True)
+        batch = ScheduleBatch.of(self.sketches, [p.schedule for p in ranked])
+        known = self._known_failures
+        doubted = np.zeros(len(ranked)) if known is None else known.predict(self._extract(batch)) < DOUBT
+        return ranked[int(np.argmin(doubted))].schedule
 
     def tell(self, schedules: Sequence[Schedule], measurements: Sequence[Measurement]) -> None:
         """Takes note of what came out, and refits the models on all of this run's measurements.

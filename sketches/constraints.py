@@ -53,12 +53,14 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     """Bytes of shared memory that a schedule needs at least, as seen in the compiled kernels of the recorded tables.
 
     A pipeline of s >= 2 stages holds s tiles of each pipelined operand on the wgmma path (a tile of 64 rows or more, 4
-    or 8 warps, 16-bit or tf32 inputs, on sm_90) and s - 1 on the mma.sync path. Without a pipeline (one stage, or a loop
-    of one step, which is no loop once it is compiled, unless it stands in a persistent program's loop over tiles, which
-    is then pipelined) only boxes lie there, one after the other. A pointer operand aligned to fewer than 16
-    bytes may not be pipelined and counts nothing; nor does one of which a thread's share is below the 4 bytes of the
-    smallest asynchronous copy, nor one in a flattened loop whose tiles overhang its rows or columns (their mask then
-    changes with the loop). A persistent program keeps the box that it stores beside it.
+    or 8 warps, 16-bit or tf32 inputs, on sm_90) and s - 1 on the mma.sync path. Without a pipeline only boxes lie
+    there, one after the other: with one stage, or with a loop of one step, which is no loop once it is compiled (unless
+    it stands in a persistent program's loop over tiles, which is then pipelined).
+
+    A pointer operand aligned to fewer than 16 bytes may not be pipelined and counts nothing; nor does one of which a
+    thread's share is below the 4 bytes of the smallest asynchronous copy, nor one in a flattened loop whose tiles
+    overhang its rows or columns (their mask then changes with the loop). A persistent program keeps the box that it
+    stores beside it.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
     looped = (_steps(batch) > 1) | (batch.fact("persistent") == 1)

@@ -175,8 +175,7 @@ def test_interrupted_while_it_waits_for_the_proposing_thread(tmp_path: Path, mon
     assert not [t for t in threading.enumerate() if t.name.startswith("propose")]
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt(), StopTuning("enough")])
-def test_a_measurer_that_a_stop_has_closed_stays_closed(raised: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurer_that_ctrl_c_has_closed_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proposing thread hands its round over after that."""
     closed = threading.Event()
     ask = Tuner.ask
@@ -193,15 +192,22 @@ def test_a_measurer_that_a_stop_has_closed_stays_closed(raised: BaseException, m
 
     monkeypatch.setattr(Tuner, "ask", slow)
     measurer = local(kind=Told)
+    with pytest.raises(TuningInterrupted) as caught:
+        tune(measurer=measurer, callbacks=[at(6, KeyboardInterrupt())])
     try:
-        result = tune(measurer=measurer, callbacks=[at(6, raised)])
-    except TuningInterrupted as interrupted:
-        result = interrupted.result
-    try:
-        assert result.trials == 6
+        assert caught.value.result.trials == 6
         assert measurer._worker is None
     finally:
         measurer.close()
+
+
+def test_a_measurer_outlives_a_callback_that_stops_the_run() -> None:
+    with local() as measurer:
+        assert tune(measurer=measurer, callbacks=[at(6, StopTuning("enough"))]).trials == 6
+        worker = measurer._worker
+        assert worker is not None
+        assert tune(measurer=measurer).trials == 24
+        assert measurer._worker is worker
 
 
 def test_seconds_that_end_within_a_round_keep_it_and_it_is_resumed(tmp_path: Path) -> None:

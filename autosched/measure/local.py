@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from autosched import settings
-from autosched.errors import AutoschedError, InvalidInputError, NoDeviceError, WorkerError
+from autosched.errors import AutoschedError, InvalidInputError, NoDeviceError, StopTuning, WorkerError
 from autosched.measure.ahead import CompileAhead, Compiled, Pool
 from autosched.measure.base import Baseline, Comparison, Protocol, StopMeasuring
 from autosched.measure.compare import Blocks, summarize
@@ -173,7 +173,7 @@ class LocalMeasurer:
         try:
             for index, reply in executor.run(jobs):
                 finish(index, _measurement(reply, *compiled.pop(index)))
-        except StopMeasuring:
+        except (StopMeasuring, StopTuning):  # from a callback: nothing is under way
             raise
         except BaseException:
             self.close()  # jobs under way must not answer the next call

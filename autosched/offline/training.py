@@ -12,9 +12,9 @@ from typing import Any
 from autosched.errors import InvalidInputError
 from autosched.features import FEATURES, SCHEMA
 from autosched.log import LogContents, TuningLog
-from autosched.models import CostModel, Dataset, create
+from autosched.models import CostModel, Dataset, ValidityModel, create
 from autosched.models import load as load_model
-from autosched.models.dataset import last_lines
+from autosched.models.dataset import Outcomes, last_lines
 from autosched.record import Record
 
 Logs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | LogContents
@@ -71,7 +71,7 @@ class Training:
 
 
 def train(logs: Logs, *, recipe: str = "xgboost", seed: int = 0) -> CostModel:
-    """Trains a cost model on every successful trial of logs.
+    """Trains a cost model on every successful trial of logs, and its validity model on the failures as well.
 
     Args:
         logs: Files or folders, or what ``TuningLog.read`` gave.
@@ -94,6 +94,9 @@ def run_training(logs: Logs, *, recipe: str = "xgboost", seed: int = 0) -> Train
     contents = read_logs(logs)
     data = make_dataset(contents.records)
     model.fit(data)
+    outcomes = Outcomes.from_records(contents.records)
+    model.validity = ValidityModel(seed)
+    model.validity.fit(outcomes.x, outcomes.ok)
     return Training(
         model=model,
         workloads=len(set(data.spaces)),

@@ -172,10 +172,10 @@ def check_another_process(expected: Mapping[str, str], entry: str, folder: str |
         folder: Where the module is imported from.
     """
     module, _, function = entry.partition(":")
+    code = f"import json, {module} as m; print(json.dumps(m.{function}()))"
     done = subprocess.run(
-        [sys.executable, "-c", f"import json, {module} as m; print(json.dumps(m.{function}()))"],
+        ["env", f"PYTHONPATH={os.fspath(folder)}", "PYTHONHASHSEED=12345", sys.executable, "-c", code],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": "12345"},
         capture_output=True,
         text=True,
         check=False,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
-from autosched.sketches.builders import build, build_named, contraction, gemm
+from autosched.sketches.builders import bmm, build, build_named, contraction, gemm
 
 
 def test_keys_hold_what_changes_the_kernel() -> None:
@@ -25,6 +25,7 @@ def test_keys_hold_what_changes_the_kernel() -> None:
     [
         gemm(7, 9, 11, dtype="fp32", layout="tt", epilogue=["bias", "relu"], out_dtype="bf16"),
         gemm(8, 16, 32, dynamic=["M"], strides={"a": (40, 1)}, deterministic=True),
+        bmm(3, 4, 5, 6, dtype="fp16", layout="nt", epilogue=["residual"], dynamic=["B"]),
         contraction("bmk,bkn->bmn", {"b": 3, "m": 4, "k": 5, "n": 6}, dtype="fp16"),
     ],
 )
@@ -42,6 +43,13 @@ def test_flops_and_bytes() -> None:
     assert op.iteration_space() == "M2.N3.K5"
 
 
+def test_bmm_is_the_contraction_that_it_is() -> None:
+    op = build_named("bmm", (3, 4, 6, 5), layout="nt")
+    same = contraction("BMK,BNK->BMN", {"B": 3, "M": 4, "N": 6, "K": 5})
+    assert (op.axes, op.operands, op.output, op.key()) == (same.axes, same.operands, same.output, same.key())
+    assert op.key() == "B3,M4,N6,K5/a[BMK]bf16,b[BNK]bf16,out[BMN]bf16"
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
@@ -57,6 +65,8 @@ def test_flops_and_bytes() -> None:
         (lambda: gemm(8, 8, 8, dynamic=["Q"]), InvalidInputError, "'Q'"),
         (lambda: gemm(8, 8, 8, strides={"out": (0, 1)}), InvalidInputError, "overlap"),
         (lambda: build_named("gem", (1, 2, 3)), InvalidInputError, "gem"),
+        (lambda: bmm(0, 1, 1, 1), InvalidInputError, "B is 0"),
+        (lambda: bmm(1, 1, 1, 1, layout="n"), InvalidInputError, "layout 'n'"),
         (lambda: build_named("gemm", (1, 2)), InvalidInputError, "2 entries"),
         (lambda: build_named("gemm", {"M": 1, "N": 2}), InvalidInputError, "M, N, K"),
         (lambda: build({"builder": "os.system"}), InvalidInputError, "os.system"),

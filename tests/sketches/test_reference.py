@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autosched.sketches.builders import BUILDERS, EPILOGUES, LAYOUTS, contraction, gemm
+from autosched.sketches.builders import BUILDERS, EPILOGUES, LAYOUTS, bmm, contraction, gemm
 from autosched.sketches.op import Op, Operand
 from autosched.sketches.reference import reference, reference_fp32
 
@@ -49,6 +49,17 @@ def test_gemm_is_matmul_exactly_on_integers(layout: str, dtype: str) -> None:
     assert found.dtype == getattr(torch, op.output.dtype.torch)
     assert torch.equal(found, torch.matmul(a, b).to(found.dtype))
     assert torch.equal(reference_fp32(op, t), torch.matmul(a, b))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bmm_is_bmm_exactly_on_integers(layout: str) -> None:
+    op = bmm(3, 13, 7, 33, layout=layout, epilogue=["residual"])
+    t = inputs(op)
+    a = t["a"].float() if layout[0] == "n" else t["a"].float().mT
+    b = t["b"].float() if layout[1] == "n" else t["b"].float().mT
+    expected = torch.baddbmm(t["residual"].float(), a, b)
+    assert torch.equal(reference_fp32(op, t), expected)
+    assert torch.equal(reference(op, t), expected.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -93,7 +104,7 @@ CHAINS = [(name,) for name in EPILOGUES] + [
 
 def test_every_step_has_its_function_here() -> None:
     assert set(STEPS) == set(EPILOGUES)
-    assert set(BUILDERS) == {"gemm"}, "add the new builder to the tests of this file"
+    assert set(BUILDERS) == {"gemm", "bmm"}, "add the new builder to the tests of this file"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
