@@ -97,6 +97,10 @@ def tuning(result: TuningResult, title: str, saved: Path | None = None, *, inter
         )
         total = duration(result.seconds.get("total", 0.0))
         lines.append(("time", f"{total} ({phases})" if phases else total))
+    if result.busy:
+        lines.append(("busy", ", ".join(f"{name} {share:.0%}" for name, share in result.busy.items())))
+    if result.prequential is not None:
+        lines.append(("model", f"foretold the order of {result.prequential:.0%} of the pairs of trials"))
     if result.log:
         lines.append(("log", result.log))
     if saved is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -258,3 +259,9 @@ def test_parse_shape() -> None:
     assert parse_shape("M=1,N=2,K=3") == {"M": 1, "N": 2, "K": 3}
     with pytest.raises(InvalidInputError, match="twice"):
         parse_shape("M=1,M=2")
+
+
+def test_people_are_told_how_well_the_model_foretold_the_trials(cli: Cli) -> None:
+    ran = cli(*GEMM, "--budget", "32", "--on", "recorded", "--no-log")
+    assert ran.code == 0
+    assert re.search(r"model +foretold the order of \d+% of the pairs of trials", ran.out)
