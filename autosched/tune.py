@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autosched.budget import Budget
-from autosched.errors import StopTuning, TuningInterrupted, UsageError
+from autosched.errors import StopTuning, TuningInterrupted, UsageError, WorkerError
 from autosched.loop import Run
 from autosched.measure.base import Measurer
 from autosched.measure.local import LocalMeasurer
@@ -66,6 +66,7 @@ def tune_op(
         UsageError: Shape, dtype, layout or epilogue given beside an ``Op``.
         InvalidInputError: A value that no op or budget has.
         NoDeviceError: No GPU is there and no measurer was given.
+        WorkerError: Nothing could be measured at all; later on, the result so far says why it is ``partial``.
         TuningInterrupted: Ctrl-C; it carries the result so far.
     """
     started = time.perf_counter()
@@ -104,6 +105,10 @@ def tune_op(
             run.search()
         except StopTuning as stop:
             stopped = str(stop) or "a callback stopped it"
+        except WorkerError as error:  # nothing more can be measured; what was measured is not lost
+            if not run.records:
+                raise
+            stopped = error.message
         except KeyboardInterrupt:
             raise TuningInterrupted(run.result(stopped="interrupted")) from None
         return run.result(stopped)

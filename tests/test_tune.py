@@ -326,6 +326,23 @@ def test_a_failing_shoot_out_loses_nothing() -> None:
     assert "the comparison timed out" in result.reason
 
 
+@pytest.mark.parametrize("good", [0, 6])
+def test_a_measurer_that_can_no_longer_measure_loses_nothing(good: int) -> None:
+    class Failing(Pretended):
+        def measure(self, op: Any, schedules: Any) -> Any:
+            if len(self.asked) >= good:
+                raise WorkerError("the operands could not be made")
+            return super().measure(op, schedules)
+
+    if not good:
+        with pytest.raises(WorkerError, match="operands"):
+            tune(measurer=Failing())
+        return
+    result = tune(measurer=Failing())
+    assert (result.status, result.trials) == ("partial", good)
+    assert result.reason.startswith("stopped: the operands could not be made")
+
+
 def test_a_finalist_that_fails_its_long_proof_is_wrong_in_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     result = tune(measurer=Pretended(source="measured", wrong=1), log=path)
