@@ -152,9 +152,7 @@ class Tuner:
         proposals = self.ask(8)
         ranked = sorted(proposals, key=lambda p: -np.inf if p.predicted is None else p.predicted, reverse=True)
         batch = ScheduleBatch.of(self.sketches, [p.schedule for p in ranked])
-        known = self._known_failures
-        doubted = np.zeros(len(ranked)) if known is None else known.predict(self._extract(batch)) < DOUBT
-        return ranked[int(np.argmin(doubted))].schedule
+        return ranked[int(np.argmin(self._doubted(batch, self._known_failures)))].schedule
 
     def tell(self, schedules: Sequence[Schedule], measurements: Sequence[Measurement]) -> None:
         """Takes note of what came out, and refits the models on all of this run's measurements.
@@ -211,7 +209,7 @@ class Tuner:
     def _spread(self, candidates: ScheduleBatch, n: int) -> ScheduleBatch:
         """The first ``n`` candidates; those of a tile that has had its share come later, those in doubt last."""
         most = max(1, round(TILE_SHARE * n))
-        doubted = self._doubted(candidates)
+        doubted = self._doubted(candidates, self.validity)
         taken: Counter[tuple[int, ...]] = Counter()
         first: list[int] = []
         later: list[int] = []
@@ -221,11 +219,11 @@ class Tuner:
                 (first if taken[tile] <= most else later).append(row)
         return candidates.take(np.asarray((first + later + np.flatnonzero(doubted).tolist())[:n], np.intp))
 
-    def _doubted(self, batch: ScheduleBatch) -> NDArray[np.bool_]:
-        """Rows that will probably fail, as the failures of this run tell."""
-        if not self._guided or not self.validity.fitted or not len(batch):
+    def _doubted(self, batch: ScheduleBatch, validity: ValidityModel | None) -> NDArray[np.bool_]:
+        """Rows that will probably fail, as the failures tell that the model knows of."""
+        if validity is None or not validity.fitted or not len(batch):
             return np.zeros(len(batch), np.bool_)
-        doubted: NDArray[np.bool_] = self.validity.predict(self._extract(batch)) < DOUBT
+        doubted: NDArray[np.bool_] = validity.predict(self._extract(batch)) < DOUBT
         return doubted
 
     def _first(self) -> list[Proposal]:

@@ -7,11 +7,11 @@ from typing import Self
 
 import numpy as np
 
-from autosched.features import FEATURES, SCHEMA
-from autosched.models import files
+from autosched.features import FEATURES
+from autosched.models import envelope
 from autosched.models.base import Matrix, Vector, check_dataset, check_matrix
 from autosched.models.dataset import Dataset
-from autosched.models.validity import ValidityModel, boosters
+from autosched.models.validity import ValidityModel
 
 
 class RandomModel:
@@ -52,21 +52,10 @@ class RandomModel:
 
     def save(self, path: str | Path) -> None:
         """See ``CostModel.save``."""
-        content = files.ModelFile(
-            recipe=self.recipe,
-            schema=SCHEMA,
-            digest=self.digest,
-            spaces=self.spaces,
-            seed=self.seed,
-            boosters=boosters(self.validity),
-        )
-        files.write(path, content)
+        envelope.write(path, self, self.seed)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """See ``CostModel.load``."""
-        content = files.read(path, cls.recipe)
-        model = cls(content.seed)
-        model.digest, model.spaces = content.digest, content.spaces
-        model.validity = ValidityModel.from_boosters(content.boosters, content.seed)
+        model, _ = envelope.read(path, cls.recipe, cls)
         return model

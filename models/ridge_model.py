@@ -8,12 +8,11 @@ from typing import Self
 import numpy as np
 
 from autosched.errors import InvalidInputError
-from autosched.features import SCHEMA
-from autosched.models import files
+from autosched.models import envelope
 from autosched.models.base import Matrix, Vector, check_dataset, check_matrix
 from autosched.models.dataset import Dataset
 from autosched.models.level import Level, row_weights, schedule_columns
-from autosched.models.validity import ValidityModel, boosters
+from autosched.models.validity import ValidityModel
 
 #: Penalty of a coefficient of a standardised column, over the number of rows.
 PENALTY = 0.01
@@ -97,24 +96,12 @@ class RidgeModel:
             "intercept": self._intercept,
             "spread": self._spread,
         }
-        content = files.ModelFile(
-            recipe=self.recipe,
-            schema=SCHEMA,
-            digest=self.digest,
-            spaces=self.spaces,
-            seed=self.seed,
-            state=state,
-            boosters=boosters(self.validity),
-        )
-        files.write(path, content)
+        envelope.write(path, self, self.seed, state=state)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """See ``CostModel.load``."""
-        content = files.read(path, cls.recipe)
-        model = cls(content.seed)
-        model.digest, model.spaces = content.digest, content.spaces
-        model.validity = ValidityModel.from_boosters(content.boosters, content.seed)
+        model, content = envelope.read(path, cls.recipe, cls)
         state = content.state
         model._level = Level.from_json(state["level"])
         model._center, model._rate, model._slope = (

@@ -9,13 +9,12 @@ from typing import Self
 import numpy as np
 
 from autosched.errors import InvalidInputError
-from autosched.features import SCHEMA
-from autosched.models import files
+from autosched.models import envelope
 from autosched.models.base import Matrix, Vector, check_dataset, check_matrix
 from autosched.models.boosting import Trees, TreeSettings, unpack_trees
 from autosched.models.dataset import Dataset
 from autosched.models.level import Level, held_out_parts, row_weights, schedule_columns
-from autosched.models.validity import ValidityModel, boosters
+from autosched.models.validity import ValidityModel
 
 _SMALLEST_SPREAD = 1e-3
 
@@ -109,24 +108,19 @@ class XGBoostModel:
         """
         if self._mean is None or self._spread is None or self._level is None:
             raise InvalidInputError(f"the {self.recipe} model is not fitted", "call fit() before save()")
-        content = files.ModelFile(
-            recipe=self.recipe,
-            schema=SCHEMA,
-            digest=self.digest,
-            spaces=self.spaces,
-            seed=self.seed,
+        envelope.write(
+            path,
+            self,
+            self.seed,
             state={"level": self._level.to_json()},
-            boosters={"mean": self._mean.to_bytes(), "spread": self._spread.to_bytes(), **boosters(self.validity)},
+            mean=self._mean.to_bytes(),
+            spread=self._spread.to_bytes(),
         )
-        files.write(path, content)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """See ``CostModel.load``."""
-        content = files.read(path, cls.recipe)
-        model = cls(content.seed)
-        model.digest, model.spaces = content.digest, content.spaces
-        model.validity = ValidityModel.from_boosters(content.boosters, content.seed)
+        model, content = envelope.read(path, cls.recipe, cls)
         model._level = Level.from_json(content.state["level"])
         model._mean = unpack_trees(content.boosters, "mean", model.settings.threads)
         model._spread = unpack_trees(content.boosters, "spread", model.settings.threads)
