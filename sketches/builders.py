@@ -6,25 +6,13 @@ This is the only module that knows operators by name. A new operator is a functi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
 from typing import Any
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
-from autosched.sketches.dtypes import DType, parse_dtype
-from autosched.sketches.op import Affine, Axis, EpilogueStep, Op, Operand, Product
+from autosched.sketches.assembly import EPILOGUES, SCALES, Wanted, assemble
+from autosched.sketches.op import Op
 
-INT64_MAX = 2**63 - 1
-
-#: Epilogue steps, computed in fp32 on the accumulator, and the operand that each one takes: ``None``, ``"row"`` (one
-#: value for each index of the output's last axis) or ``"full"`` (the output's own shape).
-EPILOGUES: dict[str, str | None] = {
-    "bias": "row",
-    "residual": "full",
-    "relu": None,
-    "gelu": None,
-    "gelu_tanh": None,
-    "silu": None,
-}
+__all__ = ["BUILDERS", "EPILOGUES", "LAYOUTS", "SCALES", "bmm", "build", "build_named", "contraction", "gemm"]
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -41,6 +29,10 @@ def gemm(
     dynamic: Iterable[str] = (),
     strides: Mapping[str, Sequence[int]] | None = None,
     deterministic: bool = False,
+    scales: str = "",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    fast_accumulate: bool = False,
 ) -> Op:
     """``out[M, N] = epilogue(sum over K of a[M, K] * b[K, N])``, accumulated in fp32.
 
@@ -52,10 +44,16 @@ def gemm(
         layout: ``n`` row-major as written, ``t`` stored transposed; the first letter is a's, the second b's
             (``nt`` is ``torch.nn.functional.linear``).
         epilogue: Names of ``EPILOGUES``, applied in order.
-        out_dtype: Element type of the output; ``dtype`` if not given.
+        out_dtype: Element type of the output; if not given ``dtype``, bf16 for 8-bit floats, int32 for int8.
         dynamic: Axes (``"M"``) whose extent is known only at run time; ``m`` is then the size to tune for.
         strides: Element strides by operand name (``a``, ``b``, ``out``) as the tensors are stored.
         deterministic: Allow only structures whose order of summation is fixed.
+        scales: ``"tensor"`` (operands ``a_scale`` and ``b_scale`` of no dimension) or ``"row_column"`` (one fp32 factor
+            for each row of a and each column of b), applied to the accumulator before everything else.
+        alpha: What the product is multiplied by, after the scales.
+        beta: What the operand ``c``, of the output's shape, is multiplied by before it is added; no such operand for 0.
+            ``c`` may be the output's own memory.
+        fast_accumulate: Let products of 8-bit floats stay in the tensor cores' own accumulator.
 
     Raises:
         InvalidInputError: An extent, layout, epilogue or stride that no GEMM has.
@@ -63,18 +61,19 @@ def gemm(
     """
     _check_extents({"M": m, "N": n, "K": k})
     left, right = _stored(layout)
-    op = _contract(
-        "gemm",
-        {"M": m, "N": n, "K": k},
-        (("a", left), ("b", right)),
-        "MN",
+    wanted = Wanted(
         dtype=dtype,
         epilogue=epilogue,
         out_dtype=out_dtype,
         dynamic=dynamic,
         strides=strides,
         deterministic=deterministic,
+        scales=scales,
+        alpha=alpha,
+        beta=beta,
+        fast_accumulate=fast_accumulate,
     )
+    op = assemble("gemm", {"M": m, "N": n, "K": k}, {"a": left, "b": right}, "MN", wanted)
     return _with_spec(op, builder="gemm", shape=[m, n, k], layout=layout)
 
 
@@ -91,6 +90,10 @@ def bmm(
     dynamic: Iterable[str] = (),
     strides: Mapping[str, Sequence[int]] | None = None,
     deterministic: bool = False,
+    scales: str = "",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    fast_accumulate: bool = False,
 ) -> Op:
     """``out[B, M, N] = epilogue(sum over K of a[B, M, K] * b[B, K, N])``: a GEMM for each index of the batch.
 
@@ -102,10 +105,16 @@ def bmm(
         dtype: Element type of both inputs.
         layout: As of ``gemm``; the batch is outermost in every tensor.
         epilogue: Names of ``EPILOGUES``, applied in order.
-        out_dtype: Element type of the output; ``dtype`` if not given.
+        out_dtype: Element type of the output; if not given ``dtype``, bf16 for 8-bit floats, int32 for int8.
         dynamic: Axes (``"B"``) whose extent is known only at run time.
         strides: Element strides by operand name (``a``, ``b``, ``out``) as the tensors are stored.
         deterministic: Allow only structures whose order of summation is fixed.
+        scales: ``"tensor"`` (operands ``a_scale`` and ``b_scale`` of no dimension) or ``"row_column"`` (one fp32 factor
+            for each row of a and each column of b), applied to the accumulator before everything else.
+        alpha: What the product is multiplied by, after the scales.
+        beta: What the operand ``c``, of the output's shape, is multiplied by before it is added; no such operand for 0.
+            ``c`` may be the output's own memory.
+        fast_accumulate: Let products of 8-bit floats stay in the tensor cores' own accumulator.
 
     Raises:
         InvalidInputError: An extent, layout, epilogue or stride that no batched GEMM has.
@@ -114,18 +123,19 @@ def bmm(
     extents = {"B": b, "M": m, "N": n, "K": k}
     _check_extents(extents)
     left, right = _stored(layout)
-    op = _contract(
-        "bmm",
-        extents,
-        (("a", "B" + left), ("b", "B" + right)),
-        "BMN",
+    wanted = Wanted(
         dtype=dtype,
         epilogue=epilogue,
         out_dtype=out_dtype,
         dynamic=dynamic,
         strides=strides,
         deterministic=deterministic,
+        scales=scales,
+        alpha=alpha,
+        beta=beta,
+        fast_accumulate=fast_accumulate,
     )
+    op = assemble("bmm", extents, {"a": "B" + left, "b": "B" + right}, "BMN", wanted)
     return _with_spec(op, builder="bmm", shape=[b, m, n, k], layout=layout)
 
 
@@ -139,6 +149,10 @@ def contraction(
     dynamic: Iterable[str] = (),
     strides: Mapping[str, Sequence[int]] | None = None,
     deterministic: bool = False,
+    scales: str = "",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    fast_accumulate: bool = False,
 ) -> Op:
     """A product of two tensors in ``einsum`` notation, ``contraction("bmk,bkn->bmn", sizes)``.
 
@@ -147,10 +161,16 @@ def contraction(
         sizes: Extent of each letter.
         dtype: Element type of both inputs.
         epilogue: Names of ``EPILOGUES``, applied in order.
-        out_dtype: Element type of the output; ``dtype`` if not given.
+        out_dtype: Element type of the output; if not given ``dtype``, bf16 for 8-bit floats, int32 for int8.
         dynamic: Letters whose extent is known only at run time.
         strides: Element strides by operand name (``a``, ``b``, ``out``).
         deterministic: Allow only structures whose order of summation is fixed.
+        scales: ``"tensor"`` (operands ``a_scale`` and ``b_scale`` of no dimension) or ``"row_column"`` (one fp32 factor
+            for each row of a and each column of b), applied to the accumulator before everything else.
+        alpha: What the product is multiplied by, after the scales.
+        beta: What the operand ``c``, of the output's shape, is multiplied by before it is added; no such operand for 0.
+            ``c`` may be the output's own memory.
+        fast_accumulate: Let products of 8-bit floats stay in the tensor cores' own accumulator.
 
     Raises:
         InvalidInputError: The equation is malformed or a size is missing or not positive.
@@ -177,18 +197,19 @@ def contraction(
         )
     extents = {x: sizes[x] for x in letters}
     _check_extents(extents)
-    op = _contract(
-        "contraction",
-        extents,
-        (("a", inputs[0]), ("b", inputs[1])),
-        out,
+    wanted = Wanted(
         dtype=dtype,
         epilogue=epilogue,
         out_dtype=out_dtype,
         dynamic=dynamic,
         strides=strides,
         deterministic=deterministic,
+        scales=scales,
+        alpha=alpha,
+        beta=beta,
+        fast_accumulate=fast_accumulate,
     )
+    op = assemble("contraction", extents, {"a": inputs[0], "b": inputs[1]}, out, wanted)
     return _with_spec(op, builder="contraction", equation=equation, sizes=dict(extents))
 
 
@@ -207,6 +228,7 @@ def build_named(
     layout: str = "nn",
     epilogue: Sequence[str] = (),
     dynamic: Iterable[str] = (),
+    scales: str = "",
 ) -> Op:
     """The op that ``tune_op(name, shape, ...)`` and the command line mean.
 
@@ -224,7 +246,7 @@ def build_named(
         shape = [shape[x] for x in names]
     if len(shape) != len(names):
         raise InvalidInputError(f"shape {tuple(shape)} of {name} has {len(shape)} entries", f"give {','.join(names)}")
-    return builder(*shape, dtype=dtype, layout=layout, epilogue=epilogue, dynamic=dynamic)
+    return builder(*shape, dtype=dtype, layout=layout, epilogue=epilogue, dynamic=dynamic, scales=scales)
 
 
 def build(spec: Mapping[str, Any]) -> Op:
@@ -252,91 +274,6 @@ def _stored(layout: str) -> tuple[str, str]:
     if layout not in LAYOUTS:
         raise InvalidInputError(f"unknown layout {layout!r}", f"one of {', '.join(LAYOUTS)}")
     return ("MK" if layout[0] == "n" else "KM", "KN" if layout[1] == "n" else "NK")
-
-
-def _contract(
-    name: str,
-    extents: Mapping[str, int],
-    inputs: tuple[tuple[str, str], ...],
-    out: str,
-    *,
-    dtype: Any,
-    epilogue: Sequence[str],
-    out_dtype: Any,
-    dynamic: Iterable[str],
-    strides: Mapping[str, Sequence[int]] | None,
-    deterministic: bool,
-) -> Op:
-    """A product of two tensors whose every index is one axis."""
-    in_type = parse_dtype(dtype)
-    out_type = in_type if out_dtype is None else parse_dtype(out_dtype)
-    dynamic = tuple(dynamic)
-    if unknown := set(dynamic) - set(extents):
-        raise InvalidInputError(f"dynamic axis {sorted(unknown)[0]!r} is no axis", f"one of {', '.join(extents)}")
-    given = dict(strides or {})
-    if unknown := set(given) - {"a", "b", "out"}:
-        raise InvalidInputError(f"strides for {sorted(unknown)[0]!r}", "a, b and out have strides")
-    axes = tuple(Axis(x, n, "parallel" if x in out else "reduce", x in dynamic) for x, n in extents.items())
-
-    def tensor(label: str, letters: str, kind: DType) -> Operand:
-        return _tensor(label, letters, kind, extents, given.get(label), dynamic)
-
-    operands = [tensor(label, letters, in_type) for label, letters in inputs]
-    steps = []
-    for step in epilogue:
-        if step not in EPILOGUES:
-            raise InvalidInputError(f"unknown epilogue {step!r}", f"a chain of {', '.join(EPILOGUES)}")
-        takes = EPILOGUES[step]
-        if takes is None:
-            steps.append(EpilogueStep(step))
-            continue
-        label = step if step not in {o.name for o in operands} else f"{step}{len(steps)}"
-        operands.append(tensor(label, out[-1:] if takes == "row" else out, in_type))
-        steps.append(EpilogueStep(step, label))
-    spec = {
-        "dtype": in_type.name,
-        **({"epilogue": list(epilogue)} if epilogue else {}),
-        **({"out_dtype": out_type.name} if out_type != in_type else {}),
-        **({"dynamic": list(dynamic)} if dynamic else {}),
-        **({"strides": {k: list(v) for k, v in given.items()}} if given else {}),
-        **({"deterministic": True} if deterministic else {}),
-    }
-    return Op(
-        name=name,
-        axes=axes,
-        operands=tuple(operands),
-        products=(Product(inputs[0][0], inputs[1][0]),),
-        output=tensor("out", out, out_type),
-        epilogue=tuple(steps),
-        deterministic=deterministic,
-        spec=spec,
-    )
-
-
-def _tensor(
-    label: str,
-    letters: str,
-    dtype: DType,
-    extents: Mapping[str, int],
-    strides: Sequence[int] | None,
-    dynamic: tuple[str, ...],
-) -> Operand:
-    shape = tuple(extents[x] for x in letters)
-    if any(x in dynamic for x in letters[1:]):
-        raise UnsupportedError(
-            f"dynamic axis inside {label}[{letters}] makes its strides dynamic",
-            "store it with the dynamic axis outermost",
-        )
-    dense = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-    chosen = dense if strides is None else tuple(int(s) for s in strides)
-    if len(chosen) != len(shape) or any(s < 0 for s in chosen):
-        raise InvalidInputError(f"strides {chosen} of {label}[{letters}]", f"give {len(shape)} that are not negative")
-    if label == "out" and any(s == 0 and n > 1 for s, n in zip(chosen, shape, strict=True)):
-        raise InvalidInputError(f"strides {chosen} of the output overlap", "give each element a place of its own")
-    operand = Operand(label, dtype, shape, chosen, tuple(Affine(((x, 1),)) for x in letters))
-    if operand.span * dtype.bytes > INT64_MAX:
-        raise InvalidInputError(f"{label} of shape {shape} spans more than 2^63 bytes", "use smaller extents")
-    return operand
 
 
 def _check_extents(extents: Mapping[str, int]) -> None:

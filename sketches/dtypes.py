@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autosched.errors import InvalidInputError, UnsupportedError
+from autosched.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class DType:
         torch: Attribute of ``torch``.
         mantissa: Explicit mantissa bits that survive the multiplication (tf32 stores 23 and multiplies 10).
         input_precision: ``input_precision`` of ``tl.dot`` for fp32 storage, else empty.
-        served: Whether this version generates kernels for it.
+        accumulator: Name of the type that products of it are summed in.
+        product: Whether products are made of it; the others are types of outputs and epilogue operands alone.
     """
 
     name: str
@@ -30,7 +31,13 @@ class DType:
     torch: str
     mantissa: int
     input_precision: str = ""
-    served: bool = True
+    accumulator: str = "fp32"
+    product: bool = True
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether it is one of the 8-bit floats."""
+        return self.bytes == 1 and self.accumulator == "fp32"
 
 
 DTYPES: dict[str, DType] = {
@@ -40,9 +47,10 @@ DTYPES: dict[str, DType] = {
         DType("fp16", 2, "fp16", "float16", "float16", 10),
         DType("fp32", 4, "fp32", "float32", "float32", 23, "ieee"),
         DType("tf32", 4, "fp32", "float32", "float32", 10, "tf32"),
-        DType("fp8e4m3", 1, "fp8e4nv", "float8e4nv", "float8_e4m3fn", 3, served=False),
-        DType("fp8e5m2", 1, "fp8e5", "float8e5", "float8_e5m2", 2, served=False),
-        DType("int8", 1, "i8", "int8", "int8", 7, served=False),
+        DType("fp8e4m3", 1, "fp8e4nv", "float8e4nv", "float8_e4m3fn", 3),
+        DType("fp8e5m2", 1, "fp8e5", "float8e5", "float8_e5m2", 2),
+        DType("int8", 1, "i8", "int8", "int8", 7, accumulator="int32"),
+        DType("int32", 4, "i32", "int32", "int32", 31, product=False),
     )
 }
 
@@ -62,7 +70,6 @@ def parse_dtype(value: Any) -> DType:
 
     Raises:
         InvalidInputError: The name is unknown.
-        UnsupportedError: The type is known and not served by this version.
     """
     if isinstance(value, DType):
         return value
@@ -71,7 +78,4 @@ def parse_dtype(value: Any) -> DType:
     dtype = DTYPES.get(_ALIASES.get(name, name))
     if dtype is None:
         raise InvalidInputError(f"unknown dtype {value!r}", f"one of {', '.join(DTYPES)}, or a torch or numpy dtype")
-    if not dtype.served:
-        served = ", ".join(d.name for d in DTYPES.values() if d.served)
-        raise UnsupportedError(f"dtype {dtype.name} is not served yet", f"one of {served}")
     return dtype

@@ -116,10 +116,19 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueStep:
-    """One step on the accumulator, in fp32 (see ``EPILOGUES`` in ``builders``): a function, or one with an operand."""
+    """One step on the accumulator, in fp32.
+
+    Attributes:
+        kind: Name in ``sketches.steps.STEPS``, which says what it does.
+        operand: The tensor that it adds or multiplies by.
+        accumulator: The accumulator that it multiplies by.
+        factor: What its operand, or the value itself, is multiplied by.
+    """
 
     kind: str
     operand: str | None = None
+    accumulator: str | None = None
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,8 @@ class Op:
         epilogue: Steps between accumulator and output.
         accumulate: Name of the accumulator's type.
         deterministic: Whether only structures with a fixed order of summation may be used.
+        fast_accumulate: Whether products of 8-bit floats may stay in the tensor cores' own accumulator, which keeps
+            fewer bits than fp32, over the whole reduction.
         spec: The builder's name and arguments, JSON-able; ``builders.build(spec)`` makes an equal op.
     """
 
@@ -146,6 +157,7 @@ class Op:
     epilogue: tuple[EpilogueStep, ...] = ()
     accumulate: str = "fp32"
     deterministic: bool = False
+    fast_accumulate: bool = False
     spec: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
 
     def axis(self, name: str) -> Axis:
@@ -155,6 +167,11 @@ class Op:
     def operand(self, name: str) -> Operand:
         """The input or output called ``name``."""
         return next(o for o in (*self.operands, self.output) if o.name == name)
+
+    @property
+    def accumulators(self) -> tuple[str, ...]:
+        """Names of the accumulators, in the order of the products; the epilogue works on the first."""
+        return tuple(dict.fromkeys(p.accumulator for p in self.products))
 
     @cached_property
     def extents(self) -> dict[str, int]:
@@ -187,9 +204,11 @@ class Op:
         if len(self.products) > 1:
             parts.append("+".join(f"{p.left}*{p.right}" for p in self.products))
         if self.epilogue:
-            parts.append("+".join(s.kind for s in self.epilogue))
+            parts.append("+".join(s.kind + (f"{s.factor:g}" if s.factor != 1.0 else "") for s in self.epilogue))
         if self.deterministic:
             parts.append("deterministic")
+        if self.fast_accumulate:
+            parts.append("fast")
         return "/".join(parts)
 
     def _tensor_key(self, o: Operand) -> str:

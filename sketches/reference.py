@@ -10,13 +10,14 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import UnsupportedError
-from autosched.sketches.op import Op, Operand
+from autosched.sketches.op import EpilogueStep, Op, Operand
+from autosched.sketches.steps import STEPS
 
 if TYPE_CHECKING:
     import torch
 
-#: Epilogue steps without an operand, on an fp32 tensor.
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+#: Epilogue steps that are functions of the value alone, on an fp32 tensor.
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": lambda x: x.relu(),
     "gelu": lambda x: _functional().gelu(x),
     "gelu_tanh": lambda x: _functional().gelu(x, approximate="tanh"),
@@ -26,6 +27,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 def reference_fp32(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The output before the cast, of ``op.output``'s shape, in fp32 with full precision on either device.
+
+    Sums of integers are exact in fp64, which is what they are returned in where no epilogue follows.
 
     Args:
         op: The op; every index map must be a single axis.
@@ -41,21 +44,39 @@ def reference_fp32(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     try:
         letters = dict(zip((a.name for a in op.axes), ascii_letters, strict=False))
         out = _subscript(op.output, letters)
-        value = None
+        wide = torch.float64 if op.accumulate == "int32" else torch.float32  # sums of int8 products need 31 bits
+        sums: dict[str, torch.Tensor] = {}
         for product in op.products:
             pair = [op.operand(product.left), op.operand(product.right)]
             equation = ",".join(_subscript(o, letters) for o in pair) + "->" + out
-            term = torch.einsum(equation, *(tensors[o.name].float() for o in pair))
-            value = term if value is None else value + term
-        assert value is not None
+            term = torch.einsum(equation, *(tensors[o.name].to(wide) for o in pair))
+            known = sums.get(product.accumulator)
+            sums[product.accumulator] = term if known is None else known + term
+        value = sums[op.accumulators[0]]
         for step in op.epilogue:
-            if step.operand is None:
-                value = FUNCTIONS[step.kind](value)
-            else:
-                value = value + _aligned(op, op.operand(step.operand), tensors[step.operand].float())
+            value = _apply(op, step, value.float(), sums, tensors)
         return value
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def _apply(
+    op: Op,
+    step: EpilogueStep,
+    value: torch.Tensor,
+    sums: Mapping[str, torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
+    """One step of the epilogue."""
+    does = STEPS[step.kind].does
+    if does == "apply":
+        return FUNCTIONS[step.kind](value)
+    if does == "scale":
+        return value * step.factor
+    if does == "gate":
+        return value * sums[str(step.accumulator)]
+    operand = aligned(op, op.operand(str(step.operand)), tensors[str(step.operand)].float())
+    return value + step.factor * operand if does == "add" else value * operand
 
 
 def reference(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -73,7 +94,7 @@ def _subscript(tensor: Operand, letters: Mapping[str, str]) -> str:
     return "".join(letters[str(name)] for name in names)
 
 
-def _aligned(op: Op, operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
+def aligned(op: Op, operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` with a dimension of 1 for each output axis that it lacks, in the output's order."""
     own = [expr.single for expr in operand.index]
     order = [expr.single for expr in op.output.index]
