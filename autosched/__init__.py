@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autosched.benching.result import Bench as Bench
+    from autosched.benching.run import bench as bench
     from autosched.budget import Budget as Budget
     from autosched.errors import StopTuning as StopTuning
     from autosched.errors import TuningInterrupted as TuningInterrupted
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from autosched.sketches.builders import bmm as bmm
     from autosched.sketches.builders import contraction as contraction
     from autosched.sketches.builders import gemm as gemm
+    from autosched.sketches.builders import grouped_gemm as grouped_gemm
     from autosched.sketches.rules import derive as derive
     from autosched.sketches.target import PRESETS as PRESETS
     from autosched.sketches.target import Target as Target
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from autosched.tuner import Tuner as Tuner
 
 _PUBLIC = {
+    "Bench": "autosched.benching.result",
     "Budget": "autosched.budget",
     "Evaluation": "autosched.offline.evaluation",
     "LocalMeasurer": "autosched.measure.local",
@@ -48,11 +52,13 @@ _PUBLIC = {
     "TuningInterrupted": "autosched.errors",
     "TuningLog": "autosched.log",
     "TuningResult": "autosched.result",
+    "bench": "autosched.benching.run",
     "bmm": "autosched.sketches.builders",
     "contraction": "autosched.sketches.builders",
     "derive": "autosched.sketches.rules",
     "evaluate": "autosched.offline.evaluation",
     "gemm": "autosched.sketches.builders",
+    "grouped_gemm": "autosched.sketches.builders",
     "load_model": "autosched.offline.training",
     "recorded_devices": "autosched.recorded",
     "recorded_measurer": "autosched.recorded",

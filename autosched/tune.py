@@ -33,6 +33,7 @@ def tune_op(
     dtype: Any = None,
     layout: str | None = None,
     epilogue: Sequence[str] | None = None,
+    scales: str | None = None,
     target: Target | str | None = None,
     measurer: Measurer | None = None,
     model: CostModel | None = None,
@@ -52,6 +53,8 @@ def tune_op(
         dtype: Element type of the inputs, bf16 if not given.
         layout: Layout of the inputs, ``nn`` if not given.
         epilogue: Steps on the result.
+        scales: ``tensor`` or ``row_column``: factors of both inputs, which the result is multiplied by; none if not
+            given.
         target: The device; the measurer's own if not given.
         measurer: What answers how fast a schedule is; this machine's GPU if not given.
         model: A fitted cost model to start from; the shipped one if not given.
@@ -63,14 +66,14 @@ def tune_op(
         progress: One more of them, called last.
 
     Raises:
-        UsageError: Shape, dtype, layout or epilogue given beside an ``Op``.
+        UsageError: Shape, dtype, layout, epilogue or scales given beside an ``Op``.
         InvalidInputError: A value that no op or budget has.
         NoDeviceError: No GPU is there and no measurer was given.
         WorkerError: Nothing could be measured at all; later on, the result so far says why it is ``partial``.
         TuningInterrupted: Ctrl-C; it carries the result so far.
     """
     started = time.perf_counter()
-    op = _resolve(op, shape, dtype, layout, epilogue)
+    op = _resolve(op, shape, dtype, layout, epilogue, scales)
     budget = budget if isinstance(budget, Budget) else Budget(trials=budget)
     strategy = strategy or "annealing"
     check_strategy(strategy)
@@ -120,15 +123,18 @@ def _resolve(
     dtype: Any,
     layout: str | None,
     epilogue: Sequence[str] | None,
+    scales: str | None,
 ) -> Op:
     if isinstance(op, Op):
-        given = {"shape": shape, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+        given = {"shape": shape, "dtype": dtype, "layout": layout, "epilogue": epilogue, "scales": scales}
         if extra := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"{extra[0]} given beside an Op", "the op has its own; leave it out")
         return op
     if shape is None:
         raise UsageError(f"op {op!r} without a shape", "give shape=(M, N, K)")
-    return build_named(op, shape, dtype=dtype or "bf16", layout=layout or "nn", epilogue=epilogue or ())
+    return build_named(
+        op, shape, dtype=dtype or "bf16", layout=layout or "nn", epilogue=epilogue or (), scales=scales or ""
+    )
 
 
 def _aim(target: Target | str | None, measurer: Measurer | None) -> Target | None:

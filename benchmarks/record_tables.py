@@ -2,7 +2,9 @@
 
     python -m benchmarks.record_tables --workload gemm:4096,4096,4096:bf16:nn --out tuning_logs/recorded/H200
 
-A workload is OP:SHAPE[:DTYPE[:LAYOUT[:EPILOGUE]]], for example ``gemm:1024,4096,4096:bf16:nt:bias,residual``.
+A workload is OP:SHAPE[:DTYPE[:LAYOUT[:EPILOGUE[:SCALES]]]], for example ``gemm:1024,4096,4096:bf16:nt:bias,residual``.
+With ``--append`` a table that is there keeps its rows, and the new ones follow in a session of their own: so the tables
+learn of structures that came later.
 
 Strata, named in every row:
 
@@ -148,10 +150,12 @@ def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Name
 def workload(text: str) -> tuple[str, Op]:
     """File name and op of a workload as the command line writes it."""
     kind, shape, *rest = text.split(":")
-    dtype, layout, epilogue = (given or usual for given, usual in zip_longest(rest, ("bf16", "nn", ""), fillvalue=""))
+    usual = ("bf16", "nn", "", "")
+    dtype, layout, epilogue, scales = (given or default for given, default in zip_longest(rest, usual, fillvalue=""))
     extents = tuple(int(x) for x in shape.split(","))
-    op = build_named(kind, extents, dtype=dtype, layout=layout, epilogue=[x for x in epilogue.split(",") if x])
-    return "-".join([kind, "x".join(map(str, extents)), dtype, layout, *(x for x in epilogue.split(",") if x)]), op
+    steps = [x for x in epilogue.split(",") if x]
+    op = build_named(kind, extents, dtype=dtype, layout=layout, epilogue=steps, scales=scales)
+    return "-".join([kind, "x".join(map(str, extents)), dtype, layout, *steps, *([scales] if scales else [])]), op
 
 
 def main() -> None:
@@ -163,17 +167,23 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--append", action="store_true", help="keep the rows of a table that is there")
+    parser.add_argument("--device", type=int, default=0, help="index of the GPU")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     workloads = [workload(text) for text in arguments.workload]
-    with LocalMeasurer() as measurer:
+    with LocalMeasurer(device=arguments.device) as measurer:
         for name, op in workloads:
-            plain = arguments.out / f"{name}.jsonl"
+            plain, packed = arguments.out / f"{name}.jsonl", arguments.out / f"{name}.jsonl.gz"
             plain.unlink(missing_ok=True)
-            print(json.dumps(record(op, measurer, plain, arguments)), flush=True)
-            with gzip.GzipFile(arguments.out / f"{name}.jsonl.gz", "wb", 9, mtime=0) as packed:
-                packed.write(plain.read_bytes())
-            plain.unlink()
+            if arguments.append and packed.exists():
+                plain.write_bytes(gzip.decompress(packed.read_bytes()))
+            try:
+                print(json.dumps(record(op, measurer, plain, arguments)), flush=True)
+            finally:
+                with gzip.GzipFile(packed, "wb", 9, mtime=0) as file:
+                    file.write(plain.read_bytes())
+                plain.unlink()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autosched.features.roofline import roofline_us
-from autosched.sketches.knobs import KNOB_NAMES
+from autosched.features.workload import extents, product_bytes
+from autosched.sketches.knobs import KNOB_NAMES, KNOBS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +40,10 @@ TURNED_RATE = 0.4
 #: Time between asking for a tile in DRAM and having it, in microseconds (an estimate).
 LOAD_LATENCY_US = 0.6
 
-#: What a sketch without the knob does: one part, one piece, one row of tiles, no flattening.
-_WITHOUT = np.array([[0 if name == "flatten" else 1] for name in KNOB_NAMES], np.int32)
-_FACTS = ("persistent", "tma_store", "workspace", "batch", "trans_a", "trans_b")
-_SIZES = ("m", "n", "k")
+#: What a sketch without the knob does: one part, one piece, one row of tiles, and none of the switches.
+_WITHOUT = np.array([[1 if info.log2 else 0] for info in KNOBS.values()], np.int32)
+_FACTS = ("persistent", "tma_store", "workspace", "stream_k", "atomic", "copied_a", "copied_b", "summed")
+_ROWS = ("m", "n", "k", "batch", "operands_a", "operands_b", "turns", *_FACTS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Constants:
     """What depends on op, target and sketch alone.
 
     Attributes:
-        table: Float32 ``[len(_SIZES) + len(_FACTS), sketches]``.
+        table: Float32 ``[len(_ROWS), sketches]``.
         element: Bytes of an element of the product's operands.
         output: Bytes of an element of the output.
         tensor_cores: Whether the product's dtype runs on tensor cores (all but full-precision fp32).
@@ -58,8 +59,11 @@ class Constants:
         compulsory: Bytes read once and written once.
         roofline: Microseconds, see ``roofline_us``.
         peak: Peak rate in flop/us.
+        fma: Rate of multiplying and adding in fp32 without tensor cores, over the peak.
         target: The device.
         extra_bytes: Bytes of the epilogue's operands.
+        products: Products of a step.
+        sums: Accumulators of the products.
     """
 
     table: NDArray[np.float32]
@@ -70,20 +74,24 @@ class Constants:
     compulsory: float
     roofline: float
     peak: float
+    fma: float
     target: Target
     extra_bytes: float
+    products: int
+    sums: int
 
     @classmethod
     def of(cls, op: Op, target: Target, sketches: Sequence[Sketch]) -> Constants:
         """Work them out for ``sketches`` of ``op`` on ``target``."""
+        sides = (len({p.left for p in op.products}), len({p.right for p in op.products}))
         rows = []
         for sketch in sketches:
             facts = sketch.facts()
-            rows.append([*(sketch.view.extent(x) for x in _SIZES), *(facts[x] for x in _FACTS)])
+            turns = max(facts["trans_a"], 1 - facts["trans_b"])
+            operands = sides[::-1] if facts["swapped"] else sides
+            rows.append([*extents(op, sketch), *operands, turns, *(facts[x] for x in _FACTS)])
         left = op.operand(op.products[0].left)
-        right = op.operand(op.products[0].right)
         read, written = op.compulsory_bytes
-        operands = sum(float(np.prod(o.shape, dtype=np.float64)) * o.dtype.bytes for o in (left, right))
         return cls(
             table=np.asarray(rows, np.float32).reshape(len(rows), -1).T.copy(),
             element=left.dtype.bytes,
@@ -93,8 +101,11 @@ class Constants:
             compulsory=float(read + written),
             roofline=roofline_us(op, target),
             peak=target.peak_flops(left.dtype.name) * 1e-6,
+            fma=target.peak_flops("fp32") / target.peak_flops(left.dtype.name),
             target=target,
-            extra_bytes=read - operands,
+            extra_bytes=float(read - product_bytes(op)),
+            products=len(op.products),
+            sums=len(op.accumulators),
         )
 
 
@@ -103,19 +114,24 @@ class Columns:
 
     Attributes:
         m, n, k, batch: Extents of the matrix view and the number of matrices.
-        persistent, tma_store, workspace: Facts of the row's sketch, 0 or 1.
-        block_m, block_n, block_k, warps, stages, group_m, split_k, flatten, subtile: Knobs; an absent one is
-            1, or 0 for ``flatten``.
+        operands_a, operands_b: Operands that give rows and columns of the tile (a gated pair has two on one side).
+        persistent, tma_store, workspace, stream_k, atomic, copied_a, copied_b, summed: Facts of the row's sketch, 0
+            or 1.
+        block_m, block_n, block_k, warps, stages, group_m, split_k, flatten, subtile, specialize, dependent, unroll,
+            maxnreg, evict, cache: Knobs; an absent one is 1, or 0 for a switch.
         tiles_m, tiles_n: Output tiles along M and N (the last may be partial).
         programs: Work items: output tiles of all matrices times splits.
+        rounds: Work items that the busiest SM does; whole steps of them where steps are dealt out evenly.
+        rows, columns: Elements of M and N that the operands of a step have together.
         k_steps: Steps of the reduction loop of one work item, at least 1.
         k_padded: Reduction length that is computed, over all splits.
-        accumulators: Accumulator registers of a thread.
+        accumulators: Accumulator registers of a thread. Without a dot each thread sums elements of a step apart.
         wgmma, mma: Whether the dot is ``wgmma`` or ``mma.sync``.
         turned: Whether it is ``wgmma`` and an operand has to be turned for it.
-        stage_bytes: Shared memory of one stage of both operands.
+        stage_bytes: Shared memory of one stage of all operands.
         shared: Shared memory of a CTA, a lower bound in bytes.
         registers: Registers of a thread, an estimate.
+        register_limit: Registers that a thread may have.
         blocks: CTAs that an SM holds at once.
         blocks_by_shared: The same as far as shared memory limits it.
     """
@@ -130,41 +146,53 @@ class Columns:
         self.block_m, self.block_n, self.block_k = column["block_m"], column["block_n"], column["block_k"]
         self.warps, self.stages, self.group_m = column["warps"], column["stages"], column["group_m"]
         self.split_k, self.flatten, self.subtile = column["split_k"], column["flatten"], column["subtile"]
-        constant = c.table.take(self.index, axis=1)
-        self.m, self.n, self.k, self.persistent, self.tma_store, self.workspace, self.batch, trans_a, trans_b = constant
-        self._turns: Column = np.maximum(trans_a, np.float32(1) - trans_b)
+        self.specialize, self.dependent = column["specialize"], column["dependent"]
+        self.unroll, self.maxnreg = column["unroll"], column["maxnreg"]
+        self.evict, self.cache = column["evict"], column["cache"]
+        constant: dict[str, Column] = dict(zip(_ROWS, c.table.take(self.index, axis=1), strict=True))
+        self.m, self.n, self.k, self.batch = constant["m"], constant["n"], constant["k"], constant["batch"]
+        self.operands_a, self.operands_b = constant["operands_a"], constant["operands_b"]
+        self.persistent, self.stream_k, self.summed = constant["persistent"], constant["stream_k"], constant["summed"]
+        self.tma_store, self.workspace, self.atomic = constant["tma_store"], constant["workspace"], constant["atomic"]
+        self.copied_a, self.copied_b, self._turns = constant["copied_a"], constant["copied_b"], constant["turns"]
         self._tile()
         self._resources()
 
     def _tile(self) -> None:
         self.area: Column = self.block_m * self.block_n
-        self.edges: Column = self.block_m + self.block_n
+        self.rows: Column = self.block_m * self.operands_a
+        self.columns: Column = self.block_n * self.operands_b
+        self.edges: Column = self.rows + self.columns
         self.tiles_m: Column = np.ceil(self.m / self.block_m)
         self.tiles_n: Column = np.ceil(self.n / self.block_n)
         self.programs: Column = self.tiles_m * self.tiles_n * self.batch * self.split_k
         self.k_steps: Column = np.ceil(np.ceil(self.k / self.block_k) / self.split_k)
+        sms = np.float32(self.constants.target.sms)
+        even = np.ceil(self.programs * self.k_steps / sms) / self.k_steps
+        self.rounds: Column = np.where(self.stream_k > 0, even, np.ceil(self.programs / sms))
         self.k_padded: Column = self.k_steps * self.split_k * self.block_k
 
     def _resources(self) -> None:
         c, target = self.constants, self.constants.target
         threads = self.warps * np.float32(32)
-        self.accumulators: Column = self.area / threads
+        sums = np.where(self.summed > 0, self.block_k * self.block_n, self.area * np.float32(c.sums))
+        self.accumulators: Column = sums / threads
         if c.tensor_cores and target.capability == 90:
             warpgroups = (self.warps == 4) | (self.warps == 8) | (self.warps == 16)
             self.wgmma: Column = ((self.block_m >= 64) & warpgroups).astype(np.float32)
-            self.mma: Column = np.float32(1) - self.wgmma
+            self.mma: Column = np.float32(1) - self.wgmma - self.summed
         else:
             self.wgmma = np.zeros_like(threads)
-            self.mma = np.full_like(threads, c.tensor_cores)
+            self.mma = np.full_like(threads, c.tensor_cores) * (np.float32(1) - self.summed)
         self.turned: Column = self.wgmma * self._turns if c.element != 2 else np.zeros_like(threads)
         self.stage_bytes: Column = self.edges * self.block_k * np.float32(c.element)
         held = np.maximum(self.stages - (np.float32(1) - self.wgmma), np.float32(1))
         # A TMA store of a persistent kernel keeps a buffer of its own; otherwise the epilogue reuses the stages.
         buffer = self.area * np.float32(c.output) * self.tma_store * self.persistent / self.subtile
         self.shared: Column = self.stage_bytes * held + buffer
-        self.registers: Column = np.minimum(
-            self.accumulators + np.float32(REGISTERS_BESIDE_ACCUMULATOR), np.float32(REGISTERS_PER_THREAD)
-        )
+        self.register_limit: Column = np.where(self.maxnreg > 0, self.maxnreg, np.float32(REGISTERS_PER_THREAD))
+        wanted = self.accumulators + np.float32(REGISTERS_BESIDE_ACCUMULATOR)
+        self.registers: Column = np.minimum(wanted, self.register_limit)
         self.blocks_by_shared: Column = np.floor(np.float32(target.shared_per_sm) / (self.shared + np.float32(1024)))
         by_registers = np.floor(np.float32(target.registers_per_sm) / (threads * self.registers))
         by_threads = np.floor(np.float32(target.threads_per_sm) / threads)

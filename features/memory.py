@@ -12,30 +12,46 @@ from autosched.features.schema import Feature
 
 #: Features whose binary logarithm is stored.
 LOG = (
-    Feature("log2_tile_intensity", "log2 flop/byte", "2 * block_m * block_n / ((block_m + block_n) * element bytes)"),
+    Feature(
+        "log2_tile_intensity",
+        "log2 flop/byte",
+        "2 * products * block_m * block_n / ((block_m + block_n, each for all its operands) * element bytes)",
+    ),
     Feature("log2_l2_traffic", "log2 1", "bytes that tiles load and store / compulsory bytes"),
     Feature("log2_dram_traffic", "log2 1", "bytes from DRAM, with reuse in L2 by group order / compulsory bytes"),
     Feature("log2_wave_over_l2", "log2 1", "distinct operand bytes that one wave of work items reads / L2 size"),
-    Feature("log2_workspace", "log2 1", "1 + fp32 workspace written and read / compulsory bytes"),
+    Feature("log2_workspace", "log2 1", "1 + partial sums in fp32 written and read / compulsory bytes"),
     Feature(
         "log2_compute_time",
         "log2 1",
-        "padded flops / rate (mma.sync 0.62, turned wgmma 0.4 of peak), last SM round filled up",
+        "padded flops / rate (mma.sync 0.62, turned wgmma 0.4 of peak, summed fp32's), last SM round filled up",
     ),
     Feature("log2_dram_time", "log2 1", "bytes from DRAM / bandwidth"),
-    Feature("log2_l2_time", "log2 1", "(bytes that tiles load and store + workspace) / L2 bandwidth"),
+    Feature("log2_l2_time", "log2 1", "(bytes that tiles load and store + partial sums) / L2 bandwidth"),
     Feature("log2_latency_time", "log2 1", "rounds of k_steps + stages - 1 loads, stages - 1 of 0.6 us in flight"),
     Feature("log2_bound_time", "log2 1", "largest of the compute, DRAM, L2 and latency times"),
     Feature("log2_load_time", "log2 1", "stages that the busiest SM loads / 1.5 times its share of L2 bandwidth"),
     Feature(
-        "log2_reduction_time", "log2 1", "1 + time of the workspace's second kernel: 3 us + workspace / L2 bandwidth"
+        "log2_reduction_time",
+        "log2 1",
+        "1 + time of putting parts together: a second kernel 3 us (dependent 1.5) and 0.3 a part, or a last block 1.5, "
+        "and the partial sums / L2 bandwidth",
     ),
-    Feature("log2_serial_time", "log2 1", "sum of the compute, DRAM, load and latency times and the second kernel's"),
+    Feature(
+        "log2_copy_time", "log2 1", "1 + time of the copies: each 2 us, and read and written at 0.8 of the bandwidth"
+    ),
+    Feature("log2_serial_time", "log2 1", "sum of the compute, DRAM, load, latency, reduction and copy times"),
 )
 LINEAR: tuple[Feature, ...] = ()
 
 #: Time of a second kernel that has nothing to do, in microseconds (an estimate).
 SECOND_KERNEL_US = 3.0
+#: Of it, where it is launched before the first has ended; and of the last block of an atomic reduction (estimates).
+DEPENDENT_US = 1.5
+LAST_BLOCK_US = 1.5
+#: Time of a copy that has nothing to do, in microseconds, and the share of the DRAM bandwidth that copies reach.
+COPY_US = 2.0
+COPY_RATE = 0.8
 #: Time that it takes for each part, which it adds one after the other, in microseconds (an estimate).
 PART_US = 0.3
 #: What one SM can take of the L2 bandwidth while others idle, over its even share (an estimate).
@@ -46,42 +62,43 @@ def compute(c: Columns) -> tuple[Column, ...]:
     """The columns of ``LOG`` (before the logarithm), in their order."""
     k, one, f32 = c.constants, np.float32(1), np.float32
     target = k.target
-    panel_a, panel_b = c.m * c.k * c.batch * f32(k.element), c.n * c.k * c.batch * f32(k.element)
+    panel_a = c.m * c.k * c.batch * f32(k.element) * c.operands_a
+    panel_b = c.n * c.k * c.batch * f32(k.element) * c.operands_b
     operands = panel_a + panel_b
     stored = c.m * c.n * c.batch * f32(k.output) + f32(k.extra_bytes)
     l2 = c.tiles_n * panel_a + c.tiles_m * panel_b + stored
-    workspace = c.workspace * f32(8) * c.split_k * c.m * c.n * c.batch
+    parts: Column = np.where(c.stream_k > 0, _cut(c) * c.area, c.split_k * c.m * c.n * c.batch)
+    workspace = np.maximum(c.workspace, c.atomic) * f32(8 * k.sums) * parts
 
     resident = np.minimum(c.programs, f32(target.sms) * c.blocks)
     rows = np.minimum(np.maximum(c.group_m, np.ceil(resident / c.tiles_n)), c.tiles_m)
     columns = np.minimum(np.ceil(resident / rows), c.tiles_n)
     repeats = np.maximum(resident / (rows * columns), one)
-    wave = (rows * c.block_m + columns * c.block_n) * repeats * c.k_steps * c.block_k * f32(k.element)
+    wave = (rows * c.rows + columns * c.columns) * repeats * c.k_steps * c.block_k * f32(k.element)
     reloaded = np.maximum(wave * (c.programs / resident) - operands, f32(0))
     missed = one - np.minimum(f32(target.l2_bytes) / operands, one)
     dram = f32(k.compulsory) + reloaded * missed
 
     scale = f32(1 / k.roofline)
-    rounds = np.ceil(c.programs / f32(target.sms))
-    rate = (
-        f32(k.peak)
-        if target.capability != 90 or not k.tensor_cores
-        else (f32(k.peak) * (c.wgmma - c.turned * f32(1 - TURNED_RATE) + c.mma * f32(MMA_SYNC_RATE)))
-    )
-    work = c.area * c.block_k * c.k_steps * f32(2 * target.sms)
-    compute_time = rounds * work / rate * scale
+    rounds = c.rounds
+    rate: Column = f32(k.peak) * _share_of_peak(c)
+    work = c.area * f32(k.products) * c.block_k * c.k_steps * f32(2 * target.sms)
+    compute_time: Column = np.divide(rounds * work, rate) * scale
     dram_time = dram * f32(1e6 / target.bandwidth) * scale
     l2_time = (l2 + workspace) * f32(1e6 / target.l2_bandwidth) * scale
     ahead = np.maximum(c.stages - one, one)
-    loads = np.ceil(rounds / c.blocks) * (c.k_steps + ahead)
+    turns = np.ceil(rounds / c.blocks)
+    loads = np.where(c.stream_k > 0, rounds, turns) * c.k_steps + turns * ahead
     latency_time = loads / ahead * f32(LOAD_LATENCY_US) * scale
     load_time = rounds * c.k_steps * c.stage_bytes * f32(target.sms * 1e6 / (BURST * target.l2_bandwidth)) * scale
-    second = c.workspace * (f32(SECOND_KERNEL_US) + f32(PART_US) * c.split_k) + workspace * f32(
-        1e6 / target.l2_bandwidth
-    )
+    kernel = f32(SECOND_KERNEL_US) - c.dependent * f32(SECOND_KERNEL_US - DEPENDENT_US)
+    second = c.workspace * (kernel + f32(PART_US) * c.split_k) + c.atomic * (parts > 0) * f32(LAST_BLOCK_US)
+    second = second + workspace * f32(1e6 / target.l2_bandwidth)
+    copied = f32(2) * (c.copied_a * panel_a + c.copied_b * panel_b) * f32(1e6 / (COPY_RATE * target.bandwidth))
+    copies = (c.copied_a * c.operands_a + c.copied_b * c.operands_b) * f32(COPY_US) + copied
     compulsory = f32(1 / k.compulsory)
     return (
-        c.area * f32(2 / k.element) / c.edges,
+        c.area * f32(2 * k.products / k.element) / c.edges,
         l2 * compulsory,
         dram * compulsory,
         wave * f32(1 / target.l2_bytes),
@@ -93,5 +110,31 @@ def compute(c: Columns) -> tuple[Column, ...]:
         np.maximum(np.maximum(compute_time, dram_time), np.maximum(l2_time, latency_time)),
         load_time,
         one + second * scale,
-        compute_time + dram_time + load_time + latency_time + second * scale,
+        one + copies * scale,
+        compute_time + dram_time + load_time + latency_time + (second + copies) * scale,
     )
+
+
+def _share_of_peak(c: Columns) -> Column:
+    """Share of the peak rate that the instructions of each row reach."""
+    k = c.constants
+    dots = np.ones_like(c.wgmma)
+    if k.target.capability == 90 and k.tensor_cores:
+        dots = c.wgmma - c.turned * np.float32(1 - TURNED_RATE) + c.mma * np.float32(MMA_SYNC_RATE)
+    share: Column = np.where(c.summed > 0, np.float32(k.fma), dots)
+    return share
+
+
+def _cut(c: Columns) -> Column:
+    """Pieces of tiles whose sums a stream adds atomically, at most.
+
+    The last tiles are cut where shares end. Where there are at least as many tiles as programs a share is one to two
+    tiles, so each end cuts another tile in two; where there are fewer, each end makes one piece more. Nothing is cut
+    where the tiles go up evenly in the programs, or have one step.
+    """
+    sms = np.float32(c.constants.target.sms)
+    whole = np.floor(c.programs / sms)
+    rest = c.programs - whole * sms
+    pieces = np.where(whole > 0, np.float32(2) * sms, np.minimum(rest + sms, rest * c.k_steps))
+    cut: Column = np.where((rest > 0) & (c.k_steps > 1), pieces, np.float32(0))
+    return cut

@@ -20,11 +20,18 @@ LOG = (
     Feature("log2_tiles_m", "log2 tiles", "ceil(M / block_m)"),
     Feature("log2_tiles_n", "log2 tiles", "ceil(N / block_n)"),
     Feature("log2_k_steps", "log2 steps", "steps of one part: ceil(ceil(K / block_k) / split_k)"),
+    Feature("log2_unroll", "log2 steps", "knob unroll"),
     Feature("log2_padded_flops", "log2 1", "computed flops / flops of the op"),
 )
 LINEAR = (
     Feature("stages", "stages", "knob stages"),
     Feature("flatten", "1", "knob flatten"),
+    Feature("specialize", "1", "knob specialize"),
+    Feature("dependent", "1", "knob dependent"),
+    Feature("maxnreg", "1", "knob maxnreg / 256"),
+    Feature("evict", "1", "knob evict"),
+    Feature("cache", "1", "knob cache"),
+    Feature("pieced", "1", "block_n is no power of two"),
     Feature("used_m", "1", "M / (tiles_m * block_m)"),
     Feature("used_n", "1", "N / (tiles_n * block_n)"),
     Feature("used_k", "1", "K / (k_steps * split_k * block_k)"),
@@ -48,10 +55,24 @@ def compute(c: Columns) -> tuple[Column, ...]:
         c.tiles_m,
         c.tiles_n,
         c.k_steps,
+        c.unroll,
         np.float32(1) / (used_m * used_n * used_k),
         c.stages,
         c.flatten,
+        c.specialize,
+        c.dependent,
+        c.maxnreg * np.float32(1 / 256),
+        c.evict,
+        c.cache,
+        _pieced(c.block_n),
         used_m,
         used_n,
         used_k,
     )
+
+
+def _pieced(width: Column) -> Column:
+    """1 where a width is no power of two."""
+    whole = width.astype(np.int32)
+    pieced: Column = ((whole & (whole - 1)) != 0).astype(np.float32)
+    return pieced

@@ -9,7 +9,7 @@ from typing import Any
 
 from autosched.errors import InvalidInputError, UnsupportedError
 from autosched.sketches.dtypes import DTYPES, DType, parse_dtype
-from autosched.sketches.op import Affine, Axis, EpilogueStep, Op, Operand, Product
+from autosched.sketches.op import Affine, Axis, EpilogueStep, Op, Operand, Product, Ragged
 from autosched.sketches.steps import GATED, STEPS
 
 INT64_MAX = 2**63 - 1
@@ -40,7 +40,14 @@ class Wanted:
     fast_accumulate: bool = False
 
 
-def assemble(name: str, extents: Mapping[str, int], inputs: Mapping[str, str], out: str, wanted: Wanted) -> Op:
+def assemble(
+    name: str,
+    extents: Mapping[str, int],
+    inputs: Mapping[str, str],
+    out: str,
+    wanted: Wanted,
+    ragged: Ragged | None = None,
+) -> Op:
     """A product of two tensors whose every index is one axis, with its epilogue.
 
     Args:
@@ -49,25 +56,31 @@ def assemble(name: str, extents: Mapping[str, int], inputs: Mapping[str, str], o
         inputs: Axes of ``a`` and ``b``, outermost first, one letter an axis.
         out: Axes of the output.
         wanted: The rest.
+        ragged: How rows are dealt out to groups, if they are: a bias, and scales of columns, are then one row a group.
 
     Raises:
         InvalidInputError: A dtype, axis, stride, scale or step that there is not.
         UnsupportedError: A combination that no kernel is generated for.
     """
-    return _Assembly(extents, dict(inputs), out, wanted).op(name)
+    return _Assembly(extents, dict(inputs), out, wanted, ragged).op(name)
 
 
 class _Assembly:
     """An op in the making: its operands and steps so far."""
 
-    def __init__(self, extents: Mapping[str, int], inputs: dict[str, str], out: str, wanted: Wanted) -> None:
-        self.extents, self.inputs, self.out, self.wanted = extents, inputs, out, wanted
+    def __init__(
+        self, extents: Mapping[str, int], inputs: dict[str, str], out: str, wanted: Wanted, ragged: Ragged | None
+    ) -> None:
+        self.extents, self.inputs, self.out, self.wanted, self.ragged = extents, inputs, out, wanted, ragged
+        self.groups = ragged.groups if ragged else ""
         self.dynamic = tuple(wanted.dynamic)
         self.strides = dict(wanted.strides or {})
         self.in_type = parse_dtype(wanted.dtype)
         self.out_type = _default_output(self.in_type) if wanted.out_dtype is None else parse_dtype(wanted.out_dtype)
         self._check()
         self.operands = [self._tensor(label, letters, self.in_type) for label, letters in inputs.items()]
+        if ragged:
+            self.operands.append(self._tensor(ragged.offsets, ragged.groups, DTYPES["int32"]))
         self.products = [Product(*inputs)]
         self.steps: list[EpilogueStep] = []
 
@@ -81,7 +94,8 @@ class _Assembly:
         for step in wanted.epilogue:
             self._step(step)
         axes = tuple(
-            Axis(x, n, "parallel" if x in self.out else "reduce", x in self.dynamic) for x, n in self.extents.items()
+            Axis(x, n, "parallel" if x in self.groups + self.out else "reduce", x in self.dynamic)
+            for x, n in self.extents.items()
         )
         spec = {
             "dtype": self.in_type.name,
@@ -105,6 +119,7 @@ class _Assembly:
             accumulate=self.in_type.accumulator,
             deterministic=wanted.deterministic,
             fast_accumulate=wanted.fast_accumulate,
+            ragged=self.ragged,
             spec=spec,
         )
 
@@ -137,7 +152,7 @@ class _Assembly:
             if self.wanted.scales == "tensor":
                 self._add("scale", f"{label}_scale")
                 continue
-            kept = "".join(x for x in self.out if x in letters)
+            kept = "".join(x for x in self.groups + self.out if x in letters)
             kind = "column_scale" if self.out[-1] in letters else "row_scale"
             self._add(kind, f"{label}_scale", letters=kept)
 
@@ -164,7 +179,7 @@ class _Assembly:
 
     def _add(self, kind: str, label: str, factor: float = 1.0, letters: str | None = None) -> None:
         takes = STEPS[kind].takes
-        shapes = {"row": self.out[-1:], "column": self.out[:-1], "full": self.out, "scalar": ""}
+        shapes = {"row": self.groups + self.out[-1:], "column": self.out[:-1], "full": self.out, "scalar": ""}
         axes = shapes[str(takes)] if letters is None else letters
         dtype = DTYPES["fp32"] if STEPS[kind].does == "multiply" else _addend(self.in_type, self.out_type)
         self.operands.append(self._tensor(label, axes, dtype))

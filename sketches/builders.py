@@ -10,9 +10,20 @@ from typing import Any
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
 from autosched.sketches.assembly import EPILOGUES, SCALES, Wanted, assemble
-from autosched.sketches.op import Op
+from autosched.sketches.op import Op, Ragged
 
-__all__ = ["BUILDERS", "EPILOGUES", "LAYOUTS", "SCALES", "bmm", "build", "build_named", "contraction", "gemm"]
+__all__ = [
+    "BUILDERS",
+    "EPILOGUES",
+    "LAYOUTS",
+    "SCALES",
+    "bmm",
+    "build",
+    "build_named",
+    "contraction",
+    "gemm",
+    "grouped_gemm",
+]
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -139,6 +150,78 @@ def bmm(
     return _with_spec(op, builder="bmm", shape=[b, m, n, k], layout=layout)
 
 
+def grouped_gemm(
+    groups: int,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: Any = "bf16",
+    layout: str = "nn",
+    epilogue: Sequence[str] = (),
+    out_dtype: Any = None,
+    dynamic: Iterable[str] = (),
+    strides: Mapping[str, Sequence[int]] | None = None,
+    deterministic: bool = False,
+    scales: str = "",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    fast_accumulate: bool = False,
+) -> Op:
+    """``out[M, N] = epilogue(sum over K of a[M, K] * b[g, K, N])``, where g is the group that the row belongs to.
+
+    The rows of a group follow each other, as tokens do that are sorted by expert. A further operand, ``offsets``
+    (int32, one entry a group), holds the end of each group's rows: row t belongs to the first group g with
+    ``t < offsets[g]``. Ends never fall, groups may be empty, and the last end is the number of rows.
+
+    Args:
+        groups: Number of groups.
+        m: Rows of all groups together.
+        n: Columns of the output.
+        k: Length of the reduction.
+        dtype: Element type of both inputs.
+        layout: ``nn``, or ``nt`` where b is stored [groups, N, K].
+        epilogue: Names of ``EPILOGUES``, applied in order; a bias is [groups, N].
+        out_dtype: Element type of the output; if not given ``dtype``, bf16 for 8-bit floats, int32 for int8.
+        dynamic: ``"M"``, if the number of rows is known only at run time.
+        strides: Element strides by operand name (``a``, ``b``, ``out``) as the tensors are stored.
+        deterministic: Allow only structures whose order of summation is fixed.
+        scales: ``"tensor"`` (operands ``a_scale`` and ``b_scale`` of no dimension) or ``"row_column"`` (one fp32 factor
+            for each row of a and for each column of b in each group), applied to the accumulator before all else.
+        alpha: What the product is multiplied by, after the scales.
+        beta: What the operand ``c``, of the output's shape, is multiplied by before it is added; no such operand for 0.
+            ``c`` may be the output's own memory.
+        fast_accumulate: Let products of 8-bit floats stay in the tensor cores' own accumulator.
+
+    Raises:
+        InvalidInputError: An extent, layout, epilogue or stride that no grouped GEMM has.
+        UnsupportedError: Rows of a that are not outermost, or a dynamic axis other than M.
+    """
+    extents = {"G": groups, "M": m, "N": n, "K": k}
+    _check_extents(extents)
+    left, right = _stored(layout)
+    if left != "MK":
+        raise UnsupportedError(f"layout {layout} of a grouped GEMM", "store a with its rows outermost: nn or nt")
+    dynamic = tuple(dynamic)
+    if others := [x for x in dynamic if x in extents and x != "M"]:
+        raise UnsupportedError(f"dynamic axis {others[0]!r} of a grouped GEMM", "only M may be dynamic")
+    wanted = Wanted(
+        dtype=dtype,
+        epilogue=epilogue,
+        out_dtype=out_dtype,
+        dynamic=dynamic,
+        strides=strides,
+        deterministic=deterministic,
+        scales=scales,
+        alpha=alpha,
+        beta=beta,
+        fast_accumulate=fast_accumulate,
+    )
+    ragged = Ragged(rows="M", groups="G", offsets="offsets")
+    op = assemble("grouped_gemm", extents, {"a": left, "b": "G" + right}, "MN", wanted, ragged)
+    return _with_spec(op, builder="grouped_gemm", shape=[groups, m, n, k], layout=layout)
+
+
 def contraction(
     equation: str,
     sizes: Mapping[str, int],
@@ -217,6 +300,7 @@ def contraction(
 BUILDERS: dict[str, tuple[Callable[..., Op], tuple[str, ...]]] = {
     "gemm": (gemm, ("M", "N", "K")),
     "bmm": (bmm, ("B", "M", "N", "K")),
+    "grouped_gemm": (grouped_gemm, ("G", "M", "N", "K")),
 }
 
 
@@ -255,7 +339,12 @@ def build(spec: Mapping[str, Any]) -> Op:
     Raises:
         InvalidInputError: The spec names no builder of this version or holds values that its builder refuses.
     """
-    known: dict[str, Callable[..., Op]] = {"gemm": gemm, "bmm": bmm, "contraction": contraction}
+    known: dict[str, Callable[..., Op]] = {
+        "gemm": gemm,
+        "bmm": bmm,
+        "grouped_gemm": grouped_gemm,
+        "contraction": contraction,
+    }
     arguments = dict(spec)
     builder = known.get(arguments.pop("builder", None))
     if builder is None:

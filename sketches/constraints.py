@@ -23,6 +23,10 @@ REASONS: tuple[str, ...] = (
     "split: more parts than steps of the reduction loop",
     "tile: a block holds at most 2^20 elements",
     "subtile: a box to store is narrower than 16 bytes",
+    "specialize: takes effect with 4 warps, 64 rows, boxes, unflattened, in one piece, with stores through pointers",
+    "block_k: a box over the reduction would read into the next matrix of the batch",
+    "maxnreg: fewer registers than the accumulator alone takes",
+    "sum: a thread has less than one element of the tile",
 )
 
 
@@ -66,21 +70,25 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     looped = (_steps(batch) > 1) | (batch.fact("persistent") == 1)
     stages = np.where(looped, batch.column("stages").astype(np.int64), 1)
     warps = batch.column("warps")
-    left, right = op.operand(op.products[0].left), op.operand(op.products[0].right)
-    tensor = left.dtype.bytes == 2 or left.dtype.input_precision == "tf32"
+    left = op.operand(op.products[0].left)
+    swapped = batch.fact("swapped") == 1
+    tensor = left.dtype.bytes <= 2 or left.dtype.input_precision == "tf32"
     wgmma = (bm >= 64) & ((warps == 4) | (warps == 8)) & (tensor and target.capability == 90)
     copies = np.where(wgmma, stages, stages - 1)
     pipeline, single = np.zeros(len(batch), np.int64), np.zeros(len(batch), np.int64)
-    for side, group, operand, tile in (("a", "m", left, bm * bk), ("b", "n", right, bk * bn)):
+    for side, group, tile in (("a", "m", bm * bk), ("b", "n", bk * bn)):
         box = batch.fact(f"tma_{side}") == 1
-        size = tile * operand.dtype.bytes
+        # operands of a second product on the side that it does not share come on top
+        count = np.where(swapped, _sides(op, swapped=True)[side], _sides(op, swapped=False)[side])
+        size = tile * left.dtype.bytes * count
         copied = (batch.fact(f"align_{side}") >= 16) & (size >= 4 * 32 * warps)
         copied &= (batch.column("flatten") != 1) | ~_overhang(batch, group)
+        copied &= (batch.fact("summed") == 0) & (left.dtype.bytes > 1)
         pipeline += np.where(box | copied, copies * size, 0)
         single = np.maximum(single, np.where(box, size, 0))
     stored = bm * bn // np.maximum(batch.column("subtile"), 1) * op.output.dtype.bytes
     pipeline += np.where((batch.fact("persistent") & batch.fact("tma_store")) == 1, stored, 0)
-    return np.where(stages > 1, pipeline, single)
+    return np.where(batch.fact("summed") == 1, 0, np.where(stages > 1, pipeline, single))
 
 
 def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
@@ -90,12 +98,21 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
     steps = _steps(batch)
     out_bytes = op.output.dtype.bytes
     subtile = np.maximum(batch.column("subtile"), 1)
+    store = batch.fact("tma_store") == 1
+    dot = batch.fact("summed") == 0
+    accumulators = len(op.accumulators) * bm * bn
+    maxnreg = batch.column("maxnreg")
+    narrowest = np.where(bn & (bn - 1) == 0, bn, bn // 3)  # 192 = 128 + 64, 96 = 64 + 32
     checks = (
         shared_lower_bound(op, target, batch) > target.shared_per_block,
-        len(op.products) * bm * bn > 255 * 32 * warps,
+        dot & (accumulators > 255 * 32 * warps),
         batch.column("split_k") > steps,
         np.maximum(np.maximum(bm * bn, bm * bk), bk * bn) > 1 << 20,
-        (batch.fact("tma_store") == 1) & (bn // subtile * out_bytes < 16),
+        store & (np.where(batch.fact("swapped") == 1, bm, narrowest // subtile) * out_bytes < 16),
+        (batch.column("specialize") == 1) & ~_specializes(batch),
+        (batch.fact("folded_k") == 1) & (batch.k_extents[batch.sketch_index] % bk != 0),
+        dot & (maxnreg > 0) & (accumulators > (maxnreg - 24) * 32 * warps),
+        ~dot & (bk * bn < 32 * warps),
     )
     codes = np.zeros(len(batch), np.int16)
     for code, bad in reversed(list(enumerate(checks, 1))):
@@ -109,13 +126,27 @@ def explain_invalid(op: Op, target: Target, schedule: Schedule) -> str | None:
     return f"{schedule.to_json()}: {REASONS[code]}" if code else None
 
 
+def _specializes(batch: ScheduleBatch) -> NDArray[np.bool_]:
+    """Whether Triton 3.6 applies warp specialisation on sm_90, as compiled kernels show (others fail)."""
+    boxes = (batch.fact("tma_a") == 1) & (batch.fact("tma_b") == 1) & (batch.fact("tma_store") == 0)
+    plain = (batch.column("flatten") != 1) & (batch.column("subtile") <= 1) & (batch.column("unroll") == 1)
+    applied: NDArray[np.bool_] = boxes & plain & (batch.column("warps") == 4) & (batch.column("block_m") >= 64)
+    return applied
+
+
+def _sides(op: Op, *, swapped: bool) -> dict[str, int]:
+    """Operands that a reduction step loads as rows (``"a"``) and as columns (``"b"``)."""
+    count = {"a": len({p.left for p in op.products}), "b": len({p.right for p in op.products})}
+    return {"a": count["b"], "b": count["a"]} if swapped else count
+
+
 def _overhang(batch: ScheduleBatch, group: str) -> NDArray[np.bool_]:
     """Whether tiles do not divide the rows (``"m"``) or columns (``"n"``); so at a dynamic extent."""
     views = {id(s.view): s.view for s in batch.sketches}  # most often one, shared by all sketches
     known = {at: 1 if view.is_dynamic(group) else view.extent(group) for at, view in views.items()}
     extents = np.asarray([known[id(s.view)] for s in batch.sketches], np.int64)
     overhang: NDArray[np.bool_] = extents[batch.sketch_index] % batch.column(f"block_{group}") != 0
-    return overhang
+    return overhang | (batch.fact("ragged") == 1) if group == "m" else overhang
 
 
 def _steps(batch: ScheduleBatch) -> NDArray[np.int64]:

@@ -16,11 +16,13 @@ class KnobInfo:
         default: The value that a schedule written before the knob existed stands for.
         log2: Whether it is encoded by its logarithm (tiles) or as it is (stages).
         about: One line for people.
+        seldom: Whether it seldom matters: most samples leave it at its default.
     """
 
     default: int
     log2: bool
     about: str
+    seldom: bool = False
 
 
 #: Every knob there is, in the order of a batch's columns. A new knob goes to the end.
@@ -34,7 +36,15 @@ KNOBS: dict[str, KnobInfo] = {
     "split_k": KnobInfo(2, True, "parts that the reduction is cut into"),
     "flatten": KnobInfo(0, False, "whether the tile loop and the reduction loop are pipelined as one"),
     "subtile": KnobInfo(1, True, "column pieces that the epilogue is cut into"),
+    "specialize": KnobInfo(0, False, "whether some warps only load (takes effect with 4 warps, unflattened)", True),
+    "dependent": KnobInfo(0, False, "whether the second kernel is launched before the first has ended", True),
+    "unroll": KnobInfo(1, True, "steps of the reduction loop in one turn", True),
+    "maxnreg": KnobInfo(0, False, "registers a thread at most, 0 for the compiler's choice", True),
+    "evict": KnobInfo(0, False, "gathered operand that the caches drop first: 0 none, 1 columns', 2 rows'", True),
+    "cache": KnobInfo(0, False, "whether gathers bypass the first-level cache (.cg)", True),
 }
+#: Share of samples that leave a knob that seldom matters at its default.
+SELDOM = 0.75
 KNOB_NAMES: tuple[str, ...] = tuple(KNOBS)
 
 
@@ -51,8 +61,12 @@ class Knob:
     values: tuple[int, ...]
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int32]:
-        """``n`` values, uniform over the choice."""
-        return np.asarray(self.values, np.int32)[rng.integers(len(self.values), size=n)]
+        """``n`` values, uniform over the choice; most are the default of a knob that seldom matters."""
+        drawn = np.asarray(self.values, np.int32)[rng.integers(len(self.values), size=n)]
+        info = KNOBS[self.name]
+        if info.seldom and info.default in self.values:
+            drawn = np.where(rng.random(n) < SELDOM, np.int32(info.default), drawn)
+        return drawn
 
     def neighbours(self, value: int) -> tuple[int, ...]:
         """The values next to ``value``."""

@@ -10,13 +10,15 @@ from autosched.sketches.op import Op
 from autosched.sketches.view import MatrixView
 
 MAX_TILE = 256
+#: Tile widths that are no power of two: 64 + 32 and 128 + 64 columns, an accumulator each.
+PIECED = (96, 192)
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
-def _tile_values(extent: int, largest: int = MAX_TILE) -> tuple[int, ...]:
-    """Powers of two from 16 to the first that holds ``extent``, at most ``largest``."""
-    top = min(largest, max(16, 1 << ceil(log2(max(extent, 1)))))
-    return tuple(v for v in (16, 32, 64, 128, 256, 512) if v <= top)
+def _tile_values(extent: int, largest: int = MAX_TILE, smallest: int = 16) -> tuple[int, ...]:
+    """Powers of two from ``smallest`` to the first that holds ``extent``, at most ``largest``."""
+    top = min(largest, max(smallest, 1 << ceil(log2(max(extent, 1)))))
+    return tuple(v for v in (16, 32, 64, 128, 256, 512) if smallest <= v <= top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Work:
 
     def facts(self) -> dict[str, int]:
         """Structure as numbers."""
-        return {"persistent": 0, "split": 0}
+        return {"persistent": 0, "split": 0, "stream_k": 0, "ragged": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,12 @@ class PersistentWork(Work):
     tag = "persistent"
 
     def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
-        """Group order, and whether the tile loop is flattened into the reduction loop."""
-        return (*Work.knobs(self, op, view), Knob("flatten", (0, 1)))
+        """Group order, whether the tile loop is flattened into the reduction loop, whether its warps specialise."""
+        return (*Work.knobs(self, op, view), Knob("flatten", (0, 1)), Knob("specialize", (0, 1)))
 
     def facts(self) -> dict[str, int]:
         """Structure as numbers."""
-        return {"persistent": 1, "split": 0}
+        return {"persistent": 1, "split": 0, "stream_k": 0, "ragged": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,67 @@ class SplitWork(Work):
 
     def facts(self) -> dict[str, int]:
         """Structure as numbers."""
-        return {"persistent": 0, "split": 1}
+        return {"persistent": 0, "split": 1, "stream_k": 0, "ragged": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWork(Work):
+    """A fixed number of programs, which take whole tiles in turn and deal out the steps of the last ones evenly.
+
+    The last tiles, between one and two for each program, are cut where a program's even share of their steps ends, so
+    that all programs end together ("stream-K" with two tiles a program: Osama et al., PPoPP 2023).
+
+    Attributes:
+        programs: How many; one an SM.
+    """
+
+    programs: int = 1
+
+    tag = "stream"
+
+    def facts(self) -> dict[str, int]:
+        """Structure as numbers."""
+        return {"persistent": 1, "split": 0, "stream_k": 1, "ragged": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedWork(Work):
+    """One program a tile of each group's own rows; programs beyond the tiles that there turn out to be do nothing.
+
+    Attributes:
+        offsets: The operand that holds the end of each group's rows.
+    """
+
+    offsets: str
+
+    tag = "ragged"
+
+    def facts(self) -> dict[str, int]:
+        """Structure as numbers."""
+        return {"persistent": 0, "split": 0, "stream_k": 0, "ragged": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedPersistentWork(Work):
+    """A fixed number of programs, which loop over the tiles of each group's own rows.
+
+    Attributes:
+        offsets: The operand that holds the end of each group's rows.
+        programs: How many; one an SM.
+    """
+
+    offsets: str
+    programs: int = 1
+
+    tag = "ragged_persistent"
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """Group order, and whether the tile loop is flattened into the reduction loop."""
+        return (*Work.knobs(self, op, view), Knob("flatten", (0, 1)))
+
+    def facts(self) -> dict[str, int]:
+        """Structure as numbers."""
+        return {"persistent": 1, "split": 0, "stream_k": 0, "ragged": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +157,11 @@ class Load:
 
     tag = "load"
     tma = 0
+    copied = 0
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """None."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +169,10 @@ class PointerLoad(Load):
     """A gather through pointers, masked only where tiles do not divide extents."""
 
     tag = "ptr"
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """What the caches do with what is gathered."""
+        return (Knob("evict", (0, 1, 2)), Knob("cache", (0, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +190,60 @@ class TmaLoad(Load):
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedLoad(TmaLoad):
+    """A box of a copy that a kernel before makes, with the reduction innermost and rows padded to 16 bytes.
+
+    For operands that no descriptor describes, and for types whose dot takes only tiles with the reduction innermost.
+    The copy is part of every launch and of its measurement.
+    """
+
+    tag = "copy"
+    copied = 1
+
+
+@dataclass(frozen=True, slots=True)
 class DotCombine:
-    """``tl.dot`` into one accumulator a product."""
+    """``tl.dot`` into one accumulator a product and piece of the tile's columns."""
 
     tag = "dot"
+    summed = 0
 
     def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
-        """Tile, warps and pipeline depth."""
-        longest = 512 // op.operand(op.products[0].left).dtype.bytes
+        """Tile, warps and pipeline depth, unrolling, registers."""
+        size = op.operand(op.products[0].left).dtype.bytes
+        columns = _tile_values(view.extent("n"))
+        pieced = tuple(v for v in PIECED if v < columns[-1])
         return (
             Knob("block_m", _tile_values(view.extent("m"))),
-            Knob("block_n", _tile_values(view.extent("n"))),
-            Knob("block_k", _tile_values(view.extent("k"), longest)),
+            Knob("block_n", tuple(sorted(columns + pieced))),
+            Knob("block_k", _tile_values(view.extent("k"), 512 // size, 32 if size == 1 else 16)),
             Knob("warps", (1, 2, 4, 8)),
             Knob("stages", (1, 2, 3, 4, 5, 6, 7)),
+            Knob("unroll", (1, 2, 4)),
+            Knob("maxnreg", (0, 128, 168, 232)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SumCombine:
+    """Multiply and add elementwise, summed over the reduction at the end: a row of the output without tensor cores."""
+
+    tag = "sum"
+    summed = 1
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """A tile of one row, its columns, steps of the reduction; warps, pipeline depth, unrolling."""
+        return (
+            Knob("block_m", (1,)),
+            Knob("block_n", _tile_values(view.extent("n"))),
+            Knob("block_k", _tile_values(view.extent("k"))),
+            Knob("warps", (1, 2, 4, 8)),
+            Knob("stages", (1, 2, 3, 4, 5)),
+            Knob("unroll", (1, 2, 4)),
+        )
+
+
+Combine = DotCombine | SumCombine
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +263,13 @@ class PointerStore:
 
 @dataclass(frozen=True, slots=True)
 class TmaStore:
-    """Store of a box through a host tensor descriptor, clipped to the tensor."""
+    """Store of a box through a host tensor descriptor, clipped to the tensor.
+
+    Attributes:
+        transposed: Whether the output is stored with the columns' group outermost.
+    """
+
+    transposed: bool = False
 
     tag = "tma"
     tma = 1
@@ -176,7 +292,7 @@ class DirectFinish:
 
     def facts(self) -> dict[str, int]:
         """Structure as numbers."""
-        return {"tma_store": self.store.tma, "subtiled": 0, "workspace": 0}
+        return {"tma_store": self.store.tma, "subtiled": 0, "workspace": 0, "atomic": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +309,7 @@ class SubtiledFinish:
 
     def facts(self) -> dict[str, int]:
         """Structure as numbers."""
-        return {"tma_store": self.store.tma, "subtiled": 1, "workspace": 0}
+        return {"tma_store": self.store.tma, "subtiled": 1, "workspace": 0, "atomic": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +319,33 @@ class WorkspaceFinish:
     tag = "workspace"
 
     def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """Whether the second kernel is launched before the first has ended (programmatic dependent launch)."""
+        return (Knob("dependent", (0, 1)),)
+
+    def facts(self) -> dict[str, int]:
+        """Structure as numbers."""
+        return {"tma_store": 0, "subtiled": 0, "workspace": 1, "atomic": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicFinish:
+    """Partial sums are added in fp32 to a tile of a zeroed workspace; who adds the last one runs the epilogue.
+
+    It leaves the workspace zero. The order of summation changes from launch to launch.
+    """
+
+    tag = "atomic"
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
         """None."""
         return ()
 
     def facts(self) -> dict[str, int]:
         """Structure as numbers."""
-        return {"tma_store": 0, "subtiled": 0, "workspace": 1}
+        return {"tma_store": 0, "subtiled": 0, "workspace": 0, "atomic": 1}
 
 
-Finish = DirectFinish | SubtiledFinish | WorkspaceFinish
+Finish = DirectFinish | SubtiledFinish | WorkspaceFinish | AtomicFinish
 
 
 @dataclass(frozen=True, slots=True)

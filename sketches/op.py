@@ -21,7 +21,7 @@ class Axis:
     Attributes:
         name: Unique within the op.
         extent: Number of iterations; for a dynamic axis the size that it is tuned for.
-        kind: ``parallel`` axes index the output, ``reduce`` axes are summed over.
+        kind: ``parallel`` axes index the output or are groups of its rows, ``reduce`` axes are summed over.
         dynamic: Whether the extent is known only at run time.
     """
 
@@ -131,6 +131,24 @@ class EpilogueStep:
     factor: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Rows that are dealt out to groups, each of which multiplies them by a matrix of its own.
+
+    Row t belongs to the first group g with ``t < offsets[g]``; a group whose end is the one before it has no rows.
+
+    Attributes:
+        rows: The axis of all groups' rows, one after the other.
+        groups: The axis of the groups; it indexes no tensor that the rows index.
+        offsets: The operand that holds the end of each group's rows: int32, never falling, the last one is the number
+            of rows.
+    """
+
+    rows: str
+    groups: str
+    offsets: str
+
+
 @dataclass(frozen=True)
 class Op:
     """An operator.
@@ -146,6 +164,7 @@ class Op:
         deterministic: Whether only structures with a fixed order of summation may be used.
         fast_accumulate: Whether products of 8-bit floats may stay in the tensor cores' own accumulator, which keeps
             fewer bits than fp32, over the whole reduction.
+        ragged: How rows are dealt out to groups, if they are.
         spec: The builder's name and arguments, JSON-able; ``builders.build(spec)`` makes an equal op.
     """
 
@@ -158,6 +177,7 @@ class Op:
     accumulate: str = "fp32"
     deterministic: bool = False
     fast_accumulate: bool = False
+    ragged: Ragged | None = None
     spec: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
 
     def axis(self, name: str) -> Axis:
@@ -180,14 +200,26 @@ class Op:
 
     @cached_property
     def flops(self) -> int:
-        """Multiplications and additions of the products, 2 for each point of the iteration space."""
-        return 2 * len(self.products) * prod(a.extent for a in self.axes)
+        """Multiplications and additions of the products, 2 for each point of the iteration space.
+
+        A row belongs to one group, so that groups are no dimension of that space.
+        """
+        groups = self.ragged.groups if self.ragged else None
+        return 2 * len(self.products) * prod(a.extent for a in self.axes if a.name != groups)
 
     @cached_property
     def compulsory_bytes(self) -> tuple[int, int]:
         """Bytes that must be read at least once and written at least once."""
-        read = sum(prod(o.shape) * o.dtype.bytes for o in self.operands)
+        read = sum(self.read_elements(o) * o.dtype.bytes for o in self.operands)
         return read, prod(self.output.shape) * self.output.dtype.bytes
+
+    def read_elements(self, operand: Operand) -> int:
+        """Elements of an input that must be read; of what each group has, that of as many groups as there are rows."""
+        elements, ragged = prod(operand.shape), self.ragged
+        if ragged is None or operand.name == ragged.offsets or ragged.groups not in operand.axes:
+            return elements
+        groups = self.extents[ragged.groups]
+        return elements // groups * min(groups, self.extents[ragged.rows])
 
     def iteration_space(self) -> str:
         """The loops and nothing else: the unit by which data sets are split, whatever dtype, layout or epilogue."""
@@ -209,6 +241,8 @@ class Op:
             parts.append("deterministic")
         if self.fast_accumulate:
             parts.append("fast")
+        if self.ragged:
+            parts.append(f"{self.ragged.rows}by{self.ragged.offsets}")
         return "/".join(parts)
 
     def _tensor_key(self, o: Operand) -> str:

@@ -10,7 +10,7 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import UnsupportedError
-from autosched.sketches.op import EpilogueStep, Op, Operand
+from autosched.sketches.op import EpilogueStep, Op, Operand, Product
 from autosched.sketches.steps import STEPS
 
 if TYPE_CHECKING:
@@ -42,14 +42,10 @@ def reference_fp32(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        letters = dict(zip((a.name for a in op.axes), ascii_letters, strict=False))
-        out = _subscript(op.output, letters)
         wide = torch.float64 if op.accumulate == "int32" else torch.float32  # sums of int8 products need 31 bits
         sums: dict[str, torch.Tensor] = {}
         for product in op.products:
-            pair = [op.operand(product.left), op.operand(product.right)]
-            equation = ",".join(_subscript(o, letters) for o in pair) + "->" + out
-            term = torch.einsum(equation, *(tensors[o.name].to(wide) for o in pair))
+            term = _product(op, product, tensors, wide)
             known = sums.get(product.accumulator)
             sums[product.accumulator] = term if known is None else known + term
         value = sums[op.accumulators[0]]
@@ -58,6 +54,29 @@ def reference_fp32(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return value
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def _product(op: Op, product: Product, tensors: Mapping[str, torch.Tensor], wide: torch.dtype) -> torch.Tensor:
+    """One product, summed; a product for each group of ragged rows, one below the other."""
+    import torch
+
+    letters = dict(zip((a.name for a in op.axes), ascii_letters, strict=False))
+    left, right = op.operand(product.left), op.operand(product.right)
+    out = _subscript(op.output, letters)
+    ragged = op.ragged
+    if ragged is None:
+        equation = f"{_subscript(left, letters)},{_subscript(right, letters)}->{out}"
+        return torch.einsum(equation, tensors[left.name].to(wide), tensors[right.name].to(wide))
+    row, group = letters[ragged.rows], letters[ragged.groups]
+    rows, matrices = _subscript(left, letters).index(row), _subscript(right, letters).index(group)
+    equation = f"{_subscript(left, letters)},{_subscript(right, letters).replace(group, '')}->{out}"
+    pieces = []
+    begin = 0
+    for g, end in enumerate(tensors[ragged.offsets].tolist()):
+        part = tensors[left.name].narrow(rows, begin, end - begin)
+        pieces.append(torch.einsum(equation, part.to(wide), tensors[right.name].select(matrices, g).to(wide)))
+        begin = end
+    return torch.cat(pieces, out.index(row))
 
 
 def _apply(
@@ -75,8 +94,9 @@ def _apply(
         return value * step.factor
     if does == "gate":
         return value * sums[str(step.accumulator)]
-    operand = aligned(op, op.operand(str(step.operand)), tensors[str(step.operand)].float())
-    return value + step.factor * operand if does == "add" else value * operand
+    operand = op.operand(str(step.operand))
+    other = aligned(op, operand, tensors[operand.name], groups_of_rows(op, tensors)).float()
+    return value + step.factor * other if does == "add" else value * other
 
 
 def reference(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -94,13 +114,42 @@ def _subscript(tensor: Operand, letters: Mapping[str, str]) -> str:
     return "".join(letters[str(name)] for name in names)
 
 
-def aligned(op: Op, operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` with a dimension of 1 for each output axis that it lacks, in the output's order."""
+def aligned(op: Op, operand: Operand, tensor: torch.Tensor, groups: torch.Tensor | None = None) -> torch.Tensor:
+    """``tensor`` with a dimension of 1 for each output axis that it lacks, in the output's order.
+
+    What each group of ragged rows has of its own stands in every row of the group.
+
+    Args:
+        op: The op.
+        operand: An operand of its epilogue.
+        tensor: Its value.
+        groups: The group of each row, if rows are ragged.
+    """
     own = [expr.single for expr in operand.index]
+    if op.ragged and groups is not None and op.ragged.groups in own:
+        place = own.index(op.ragged.groups)
+        tensor = tensor.index_select(place, groups)
+        own[place] = op.ragged.rows
     order = [expr.single for expr in op.output.index]
     moved = tensor.permute([own.index(name) for name in order if name in own])
     shape = iter(moved.shape)
     return moved.reshape([next(shape) if name in own else 1 for name in order])
+
+
+def groups_of_rows(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """The group of each ragged row, int64 ``[rows]``, from the ends of the groups; waits for no device.
+
+    Args:
+        op: The op; ``None`` is the answer if its rows are not ragged.
+        tensors: Every input by name.
+    """
+    import torch
+
+    if op.ragged is None:
+        return None
+    left, offsets = op.operand(op.products[0].left), tensors[op.ragged.offsets]
+    rows = tensors[left.name].shape[[expr.single for expr in left.index].index(op.ragged.rows)]
+    return torch.searchsorted(offsets, torch.arange(rows, dtype=offsets.dtype, device=offsets.device), right=True)
 
 
 def _functional() -> Any:

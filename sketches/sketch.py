@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autosched.sketches.box import box_map
 from autosched.sketches.knobs import KNOB_NAMES, Knob
-from autosched.sketches.nodes import ChainEpilogue, DotCombine, Finish, Launch, Load, Work
+from autosched.sketches.nodes import ChainEpilogue, Combine, Finish, Launch, Load, Work
 from autosched.sketches.op import Op
 from autosched.sketches.view import MatrixView
 
@@ -26,7 +27,7 @@ class Sketch:
     view: MatrixView
     work: Work
     loads: tuple[Load, ...]
-    combine: DotCombine
+    combine: Combine
     epilogue: ChainEpilogue
     finish: Finish
     launch: Launch
@@ -36,28 +37,46 @@ class Sketch:
 
     @cached_property
     def name(self) -> str:
-        """Unique among an op's sketches: ``persistent.tma-tma.subtiled-tma``."""
+        """Unique among an op's sketches: ``persistent.tma-tma.subtiled-tma``, ``swap.split.ptr-ptr.sum.atomic``."""
         store = getattr(self.finish, "store", None)
         finish = self.finish.tag + (f"-{store.tag}" if store else "")
-        return ".".join((self.work.tag, "-".join(load.tag for load in self.loads), finish))
+        parts = [self.work.tag, "-".join(load.tag for load in self.loads), finish]
+        if self.combine.summed:
+            parts.insert(2, self.combine.tag)
+        if self.view.swapped:
+            parts.insert(0, "swap")
+        return ".".join(parts)
 
     def facts(self) -> dict[str, int]:
         """Structure, layout and alignment as numbers, the same keys for every sketch."""
-        loads = {f"tma_{side}": load.tma for side, load in zip("ab", self.loads, strict=False)}
-        return {**self.work.facts(), **loads, **self.finish.facts(), **dict(self.op_facts)}
+        first, last = self.loads[0], self.loads[-1]
+        return {
+            **self.work.facts(),
+            "tma_a": first.tma,
+            "tma_b": last.tma,
+            "copied_a": first.copied,
+            "copied_b": last.copied,
+            "summed": self.combine.summed,
+            "swapped": int(self.view.swapped),
+            **self.finish.facts(),
+            **dict(self.op_facts),
+        }
 
     def completed(self, op: Op, derivation: tuple[Step, ...]) -> Sketch:
         """This tree with its knobs, facts and derivation filled in for ``op``."""
-        nodes = (self.combine, self.work, self.finish)
+        nodes = (self.combine, self.work, *self.loads, self.finish)
         knobs = {k.name: k for node in nodes for k in node.knobs(op, self.view)}
-        left, right = op.operand(op.products[0].left), op.operand(op.products[0].right)
+        left, right = (op.operand(side(op.products[0])) for side in (self.view.left, self.view.right))
+        copied = {load.operand for load in self.loads if load.copied}  # a copy is aligned, its reduction innermost
+        k_inner = {t.name: t.name in copied or _walks(self.view, t.name, "k") for t in (left, right)}
         facts = {
-            "trans_a": int(_walks(self.view, left.name, "m") and not _walks(self.view, left.name, "k")),
-            "trans_b": int(_walks(self.view, right.name, "k") and not _walks(self.view, right.name, "n")),
-            "align_a": self.view.row_alignment(left),
-            "align_b": self.view.row_alignment(right),
+            "trans_a": int(_walks(self.view, left.name, "m") and not k_inner[left.name]),
+            "trans_b": int(k_inner[right.name] and (right.name in copied or not _walks(self.view, right.name, "n"))),
+            "align_a": 16 if left.name in copied else self.view.row_alignment(left),
+            "align_b": 16 if right.name in copied else self.view.row_alignment(right),
             "align_out": self.view.row_alignment(op.output),
             "batch": self.view.extent("batch"),
+            "folded_k": int(any(_folds(op, self.view, load) for load in self.loads)),
         }
         return Sketch(
             self.view,
@@ -79,6 +98,12 @@ class Sketch:
         lines.append("  knobs:")
         lines += [f"    {knob.name:8s} {', '.join(map(str, knob.values))}" for knob in self.knobs]
         return "\n".join(lines)
+
+
+def _folds(op: Op, view: MatrixView, load: Load) -> bool:
+    """Whether boxes of an operand that overhang the reduction read the next matrix of the batch."""
+    box = box_map(view, op.operand(load.operand), load.rows, load.columns) if load.tma and not load.copied else None
+    return box is not None and box.folded and (load.columns if box.transposed else load.rows) == "k"
 
 
 def _walks(view: MatrixView, tensor: str, group: str) -> bool:

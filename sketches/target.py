@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autosched.errors import InvalidInputError, NoDeviceError
+from autosched.errors import InvalidInputError, NoDeviceError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,15 @@ class Target:
     flops_per_sm_cycle: dict[str, int] = field(hash=False)
 
     def peak_flops(self, dtype: str) -> float:
-        """Peak rate for ``dtype`` in flop/s at the highest clock (H200 bf16: 1070e12, not the data sheet's 989e12)."""
+        """Peak rate for ``dtype`` in flop/s at the highest clock (H200 bf16: 1070e12, not the data sheet's 989e12).
+
+        Raises:
+            UnsupportedError: The device has no products of that type.
+        """
+        if dtype not in self.flops_per_sm_cycle:
+            raise UnsupportedError(
+                f"{self.name} does not multiply {dtype}", f"one of {', '.join(self.flops_per_sm_cycle)}"
+            )
         return self.flops_per_sm_cycle[dtype] * self.sms * self.clock_mhz * 1e6
 
     @property

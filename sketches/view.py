@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
-from autosched.sketches.op import Axis, Op, Operand
+from autosched.sketches.op import Axis, Op, Operand, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,33 @@ class FusedAxis:
 
 @dataclass(frozen=True)
 class MatrixView:
-    """An op seen as (batched) matrix products: the axes of each group, outermost first."""
+    """An op seen as (batched) matrix products: the axes of each group, outermost first.
+
+    Attributes:
+        batch: Axes of both operands and the output, or groups of ragged rows.
+        m: Rows of a tile.
+        n: Columns of a tile.
+        k: Axes that are summed over.
+        swapped: Whether the rows are the right operand's: the transpose of the product as it is written.
+    """
 
     batch: tuple[FusedAxis, ...]
     m: tuple[FusedAxis, ...]
     n: tuple[FusedAxis, ...]
     k: tuple[FusedAxis, ...]
+    swapped: bool = False
+
+    def transposed(self) -> MatrixView:
+        """The same product with rows and columns exchanged."""
+        return MatrixView(self.batch, self.n, self.m, self.k, not self.swapped)
+
+    def left(self, product: Product) -> str:
+        """The operand that gives the rows."""
+        return product.right if self.swapped else product.left
+
+    def right(self, product: Product) -> str:
+        """The operand that gives the columns."""
+        return product.left if self.swapped else product.right
 
     def extent(self, group: str) -> int:
         """Number of indices of ``group`` (``"batch"``, ``"m"``, ``"n"`` or ``"k"``); 1 for an empty one."""
@@ -61,9 +82,10 @@ class MatrixView:
     def tag(self) -> str:
         """The grouping, for people: ``M=M N=N K=K``."""
         groups = (("batch", self.batch), ("M", self.m), ("N", self.n), ("K", self.k))
-        return " ".join(
+        text = " ".join(
             f"{name}={'.'.join(a.name for a in axes) or '1'}" for name, axes in groups if axes or name != "batch"
         )
+        return text + (", rows from the right operand" if self.swapped else "")
 
     def row_alignment(self, tensor: Operand) -> int:
         """Largest power of two of bytes, at most 16, that divides the start of every contiguous row of ``tensor``.
@@ -84,8 +106,9 @@ class MatrixView:
 def matrix_views(op: Op) -> tuple[MatrixView, ...]:
     """Every legal grouping of ``op``'s axes; each product's left tensor gives the rows and its right the columns.
 
-    An axis that indexes both inputs and the output is batch; left and output M; right and output N; both inputs alone
-    K. All products must agree. An op with an axis of another kind, or whose index maps are not single axes, has none.
+    An axis that indexes both inputs and the output is batch, and so are the groups of ragged rows, which index the
+    right alone; left and output M; right and output N; both inputs alone K. All products must agree. An op with an axis
+    of another kind, or whose index maps are not single axes, has none.
     """
     tensors = (*op.operands, op.output)
     if any(expr.single is None for t in tensors for expr in t.index):
@@ -97,10 +120,12 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
             return ()
         groups[str(roles.pop())].append(axis)
     fused = {name: _fuse(op, axes) for name, axes in groups.items()}
-    return (MatrixView(**fused),)
+    return (MatrixView(fused["batch"], fused["m"], fused["n"], fused["k"]),)
 
 
 def _role(op: Op, axis: str, left: str, right: str) -> str | None:
+    if op.ragged and axis == op.ragged.groups:
+        return "batch" if axis in op.operand(right).axes - op.operand(left).axes - op.output.axes else None
     indexed = (axis in op.operand(left).axes, axis in op.operand(right).axes, axis in op.output.axes)
     return {
         (True, True, True): "batch",

@@ -13,13 +13,23 @@ import numpy as np
 import pytest
 
 from autosched.budget import Budget
-from autosched.errors import InvalidInputError, NoDeviceError, StopTuning, TuningInterrupted, UsageError, WorkerError
+from autosched.errors import (
+    InvalidInputError,
+    NoDeviceError,
+    StopTuning,
+    TuningInterrupted,
+    UnsupportedError,
+    UsageError,
+    WorkerError,
+)
 from autosched.log import TuningLog
+from autosched.measure.synthetic import SyntheticMeasurer
 from autosched.progress import Progress
 from autosched.record import Status
 from autosched.search import GeneratedSpace
 from autosched.settings import load
 from autosched.sketches.builders import gemm
+from autosched.sketches.target import PRESETS
 from autosched.store import Store
 from autosched.tune import tune_op
 from tests.tuning import OP, TARGET, Pretended
@@ -54,6 +64,8 @@ def test_bad_input_is_refused_before_any_work(tmp_path: Path) -> None:
         (UsageError, "shape given beside an Op", {"op": OP, "shape": (1, 2, 3)}),
         (UsageError, "layout given beside an Op", {"op": OP, "layout": "nn"}),
         (UsageError, "epilogue given beside an Op", {"op": OP, "epilogue": ()}),
+        (UsageError, "scales given beside an Op", {"op": OP, "scales": ""}),
+        (InvalidInputError, "unknown scales 'rows'", {"op": "gemm", "shape": (8, 8, 8), "scales": "rows"}),
         (UsageError, "'gemm' without a shape", {"op": "gemm"}),
         (InvalidInputError, "unknown op 'gem'", {"op": "gem", "shape": (1, 2, 3)}),
         (InvalidInputError, "2 entries", {"op": "gemm", "shape": (1, 2)}),
@@ -102,6 +114,17 @@ def test_the_budget_in_seconds_is_kept() -> None:
     short = tune(Budget(trials=64, seconds=0.3), measurer=Pretended(seconds=0.02))
     assert short.trials < 64
     assert short.status == "partial"
+
+
+def test_scales_by_name_are_the_ops_own() -> None:
+    result = tune_op("gemm", (64, 128, 256), 8, scales="row_column", measurer=Pretended(), log=False, strategy="random")
+    assert result.key == gemm(64, 128, 256, scales="row_column").key()
+
+
+def test_a_type_that_the_device_does_not_multiply_is_refused() -> None:
+    measurer = SyntheticMeasurer(PRESETS["A100"])
+    with pytest.raises(UnsupportedError, match="A100 does not multiply fp8e4m3"):
+        tune_op("gemm", (64, 128, 256), 8, dtype="fp8e4m3", measurer=measurer, log=False, strategy="random")
 
 
 def test_budget_0_is_the_models_pick_and_needs_no_device() -> None:

@@ -67,6 +67,7 @@ def tune(
     dtype: Annotated[str, typer.Option(help="Element type of the inputs.")] = "bf16",
     layout: Annotated[str, typer.Option(help="nn, nt, tn or tt: A then B, t is stored transposed.")] = "nn",
     epilogue: Annotated[str, typer.Option(help="Steps on the result: bias,gelu", show_default=False)] = "",
+    scales: Annotated[str, typer.Option(help="Factors of A and B: tensor or row_column.", show_default=False)] = "",
     budget: Annotated[int, typer.Option(help="Trials; 0 takes the model's pick, unmeasured.")] = 64,
     seconds: Annotated[
         float | None, typer.Option(help="No trial begins later; whichever ends first.", show_default=False)
@@ -95,6 +96,7 @@ def tune(
         dtype=dtype,
         layout=layout,
         epilogue=epilogue,
+        scales=scales,
         budget=budget,
         seconds=seconds,
         on=on,
@@ -212,6 +214,70 @@ def simulate(
         by_workload=by_workload,
     )
     return _guarded(context, lambda output: body(options, output))
+
+
+@app.command()
+def bench(
+    context: typer.Context,
+    op: Annotated[str, typer.Argument(help="Operator of the suite: gemm, bmm or conv2d.", show_default=False)],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="With --merge, files of rows.", metavar="[FILE...]", show_default=False)
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A workload, narrowed if need be (4096,4096,4096:fp16:nn); may be given again.",
+            metavar="SIZES",
+            show_default=False,
+        ),
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class", help="A class, such as large; may be given again.", metavar="CLASS", show_default=False
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Schedules to measure for each workload.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the searches.")] = 0,
+    rivals: Annotated[str, typer.Option(help="What to measure beside.")] = "cublas,inductor,triton.autotune",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Append each row to this file.", metavar="FILE", show_default=False),
+    ] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Measure nothing: show the rows of FILE...")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the ratios: .png, .svg or .pdf.", metavar="FILE", show_default=False)
+    ] = None,
+    on: Annotated[str, typer.Option(help="gpu; nowhere else are there rivals.")] = "gpu",
+    log: Annotated[
+        Path | None, typer.Option(help="Where trials are kept; the data folder if not given.", show_default=False)
+    ] = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Guide each run by a model that has not seen its sizes.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Tune the suite's workloads and measure each beside cuBLAS, Inductor and triton.autotune."""
+    from autosched.cli.bench import BenchOptions
+    from autosched.cli.bench import bench as body
+
+    options = BenchOptions(
+        op=op,
+        only=only or (),
+        groups=groups or (),
+        trials=trials,
+        seed=seed,
+        rivals=rivals,
+        output=output,
+        merge=merge,
+        files=files or (),
+        plot=plot,
+        on=on,
+        log=log,
+        held_out=held_out,
+    )
+    return _guarded(context, lambda out: body(options, out))
 
 
 @app.command()

@@ -30,6 +30,7 @@ class TuneOptions:
         dtype: Element type of the inputs.
         layout: Layout of the inputs.
         epilogue: ``bias,gelu``; empty for none.
+        scales: ``tensor`` or ``row_column``; empty for none.
         budget: Trials.
         seconds: Time after which no further trial begins; ``None`` for no limit.
         on: Where to measure.
@@ -46,6 +47,7 @@ class TuneOptions:
     dtype: str = "bf16"
     layout: str = "nn"
     epilogue: str = ""
+    scales: str = ""
     budget: int = 64
     seconds: float | None = None
     on: str = "auto"
@@ -73,6 +75,7 @@ def tune(options: TuneOptions, output: Output) -> int:
         dtype=options.dtype,
         layout=options.layout,
         epilogue=_words(options.epilogue),
+        scales=options.scales,
     )
     budget = Budget(trials=options.budget, seconds=options.seconds)
     _check(options)

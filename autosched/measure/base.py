@@ -105,6 +105,43 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return interval is not None and interval[0] <= 1.0 <= interval[1]
 
 
+class Rival(msgspec.Struct, frozen=True, kw_only=True):
+    """One competitor's figures beside a tuned kernel's, interleaved in one process.
+
+    Attributes:
+        name: One of ``measure.rivals.RIVALS``: ``cublas``, ``inductor``, ``inductor-triton``, ``triton.autotune``.
+        latency_us: Median over blocks, in microseconds; ``None`` where ``error`` says why.
+        ratio: Its time over the tuned kernel's, geometric mean over blocks: above 1 the tuned kernel is faster.
+        interval: 95% interval of the ratio.
+        tuning_seconds: Wall seconds of its first call, in which it compiles and tunes with empty caches; ``None`` for
+            the vendor library, which does neither.
+        error: Why there are no figures.
+    """
+
+    name: str
+    latency_us: float | None = None
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    tuning_seconds: float | None = None
+    error: str = ""
+
+
+class Competition(msgspec.Struct, frozen=True, kw_only=True):
+    """A tuned kernel and its rivals, interleaved in one process.
+
+    Attributes:
+        latency_us: The kernel's latency: median over blocks, in microseconds.
+        rivals: In the order asked for.
+        blocks: Blocks that the figures are made of.
+        clock_drift: Largest relative change of the SM clock between two neighbouring blocks; ``None`` if unknown.
+    """
+
+    latency_us: float
+    rivals: tuple[Rival, ...]
+    blocks: int
+    clock_drift: float | None = None
+
+
 class Processless:
     """The context manager of a measurer that starts no process."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from autosched.measure.base import Comparison
+from autosched.measure.base import Comparison, Competition, Rival
 
 CONFIDENCE = 0.95
 
@@ -153,3 +153,27 @@ def summarize(vendor: str, blocks: Blocks, errors: Sequence[str] = ()) -> Compar
         blocks=len(kept),
         clock_drift=blocks.drift,
     )
+
+
+def standings(blocks: Blocks, rivals: Sequence[Rival]) -> Competition:
+    """The competition that the blocks amount to.
+
+    Args:
+        blocks: At least one; the kernel of ours has the vendor library's place.
+        rivals: In the order asked for, without figures; the blocks' candidates are those without an error.
+    """
+    own = [statistics.median(block.vendor_us) for block in blocks.kept]
+    ran = iter(range(len(blocks.kept[0].candidates_us)))
+    return Competition(
+        latency_us=statistics.median(own),
+        rivals=tuple(rival if rival.error else _standing(rival, blocks, own, next(ran)) for rival in rivals),
+        blocks=len(blocks.kept),
+        clock_drift=blocks.drift,
+    )
+
+
+def _standing(rival: Rival, blocks: Blocks, own: Sequence[float], at: int) -> Rival:
+    """A rival with its figures; it is candidate ``at`` of each block."""
+    times = [statistics.median(block.candidates_us[at]) for block in blocks.kept]
+    mean, low, high = ratio_interval([time / us for time, us in zip(times, own, strict=True)])
+    return msgspec.structs.replace(rival, latency_us=statistics.median(times), ratio=mean, interval=(low, high))

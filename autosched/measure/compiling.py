@@ -105,7 +105,7 @@ def compile_generated(
     except Exception as error:  # Triton, ptxas and the generated module raise whatever they like
         seconds = time.monotonic() - begin
         return CompileResult(status=Status.COMPILE_ERROR, error=_explain(error), seconds=seconds)
-    status, text = _verdict(features, shared_limit)
+    status, text = _verdict(features, shared_limit, {name for spec in kernels for name in spec.shows})
     return CompileResult(
         status=status, error=text, features=features, seconds=time.monotonic() - begin, entries=entries
     )
@@ -118,12 +118,12 @@ def _compile_kernel(function: Any, spec: KernelSpec, capability: int) -> Any:
 
     attributes = {(index,): [list(_DIVISIBLE)] for index in sorted(spec.aligned)}
     source = triton.compiler.ASTSource(fn=function, signature=dict(spec.signature), constexprs={}, attrs=attributes)
-    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
+    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages, **spec.options}
     return triton.compile(source, target=GPUTarget("cuda", capability, _WARP_SIZE), options=options)
 
 
-def _verdict(features: dict[str, float], shared_limit: int | None) -> tuple[Status, str]:
-    """Status and error of kernels that compiled."""
+def _verdict(features: dict[str, float], shared_limit: int | None, shows: set[str]) -> tuple[Status, str]:
+    """Status and error of kernels that compiled; ``shows`` names features without which a choice took no effect."""
     shared = int(features["shared_bytes"])
     if shared_limit is not None and shared > shared_limit:
         return Status.OUT_OF_RESOURCES, f"shared memory: {shared} B a CTA, the device has {shared_limit} B"
@@ -132,6 +132,8 @@ def _verdict(features: dict[str, float], shared_limit: int | None) -> tuple[Stat
             "register-A hazard: wgmma groups that read their A operand from registers are still in flight when the "
             "loop's next iteration overwrites these"
         )
+    if missing := sorted(name for name in shows if not features[name]):
+        return Status.INVALID, f"asked for and not applied by the compiler: {', '.join(missing)}"
     return Status.OK, ""
 
 

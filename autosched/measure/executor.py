@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from autosched.errors import WorkerError
-from autosched.measure.messages import Compare, Device, Identify, Measure, Prove, Reply, Request, Setup, Source
+from autosched.measure.messages import Compare, Compete, Device, Identify, Measure, Prove, Reply, Request, Setup, Source
 from autosched.measure.process import ChildDied, ChildError, ChildProcess, ChildTimeout
 from autosched.record import Status
 
@@ -142,7 +142,7 @@ def _named(job: Job, text: str) -> str:
     """An error's text behind the labels of the kernels that may have caused it."""
     request = job.request
     sources: tuple[Source, ...] = ()
-    if isinstance(request, Measure):
+    if isinstance(request, Measure | Compete):
         sources = (request.source,)
     elif isinstance(request, Prove | Compare):
         sources = request.sources

@@ -26,7 +26,7 @@ def floor_us(op: Op, target: Target, *, clock_mhz: float | None = None) -> float
     rate = target.peak_flops(op.operand(op.products[0].left).dtype.name)
     if clock_mhz is not None:
         rate *= clock_mhz / target.clock_mhz
-    reads = sum(_distinct_bytes(operand) for operand in op.operands)
+    reads = sum(min(op.read_elements(o), o.span) * o.dtype.bytes for o in op.operands)
     writes = max(0, _distinct_bytes(op.output) - target.l2_bytes)
     return MARGIN * 1e6 * max(op.flops / rate, (reads + writes) / target.bandwidth)
 

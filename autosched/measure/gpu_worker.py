@@ -22,6 +22,7 @@ from autosched.measure import vendor
 from autosched.measure.base import Baseline, Protocol
 from autosched.measure.messages import (
     Compare,
+    Compete,
     Device,
     Identify,
     Measure,
@@ -42,8 +43,10 @@ from autosched.measure.proof import (
     prove,
     prove_many,
 )
+from autosched.measure.rivals import RIVALS
+from autosched.measure.rivals.base import Arena, compete
 from autosched.measure.telemetry import Telemetry
-from autosched.measure.tensors import Guarded, allocate, allocate_workspace, prepare_workspace
+from autosched.measure.tensors import Guarded, allocate, prepare_workspace
 from autosched.measure.timing import GpuTimer, Launch, Timer
 from autosched.record import Status
 from autosched.sketches.builders import build
@@ -129,7 +132,7 @@ class Session:
         }
         return msgspec.structs.replace(reply, seconds=time.monotonic() - begin, telemetry=telemetry)
 
-    def _act(self, request: Measure | Prove | Compare | Vendor) -> Reply:
+    def _act(self, request: Measure | Prove | Compare | Compete | Vendor) -> Reply:
         if isinstance(request, Measure):
             return self._measure(request.source)
         if isinstance(request, Prove):
@@ -140,6 +143,8 @@ class Session:
             return Reply(errors=tuple("" if v.ok else f"{Status.WRONG_RESULT}: {v.reason}" for v in verdicts))
         if isinstance(request, Compare):
             return self._compare(request)
+        if isinstance(request, Compete):
+            return self._compete(request)
         return self._vendor()
 
     def _measure(self, source: Source) -> Reply:
@@ -169,38 +174,43 @@ class Session:
     def _time(self, kernel: Kernel) -> tuple[list[float], Verdict]:
         """Samples in microseconds, and what the last launch's output looks like."""
         operands, timer, _ = self._ready()
-        workspace = allocate_workspace(kernel.workspace_bytes, self._device) if kernel.workspace_bytes else None
+        workspace = kernel.workspace(self._device)
         operands.out.poison()
-        launch, prepare = self._launch(kernel, operands.timing, operands.out, workspace)
-
-        def afresh() -> None:  # before each flush: what a timed launch does not write is not there
-            operands.out.poison()
-            if prepare is not None:
-                prepare()
-
-        samples = timer.time((launch, afresh))
+        launch = self._launch(kernel, operands.timing, operands.out, workspace)
+        # poisoned before each flush: what a timed launch does not write is not there
+        samples = timer.time((launch, operands.out.poison))
         return samples, check_timing_output(operands.op, operands.timing, operands.out, workspace)
 
-    def _launch(self, kernel: Kernel, case: Case, out: Guarded, workspace: Guarded | None) -> Launch:
+    def _launch(self, kernel: Kernel, case: Case, out: Guarded, workspace: Guarded | None) -> Callable[[], object]:
+        """What launches a kernel again and again; zeros that it was promised it has to leave itself."""
         if workspace is None:
-            return lambda: kernel.launch(*case.tensors, out.tensor, workspace=None), None
-        prepare_workspace(workspace, kernel.workspace_zeroed)
-        inner = workspace.tensor
-        prepare = inner.zero_ if kernel.workspace_zeroed else None
-        return lambda: kernel.launch(*case.tensors, out.tensor, workspace=inner), prepare
+            return lambda: kernel.launch(*case.tensors, out.tensor, workspace=None)
+        prepare_workspace(workspace)
+        return lambda: kernel.launch(*case.tensors, out.tensor, workspace=workspace.tensor)
 
     def _compare(self, request: Compare) -> Reply:
         operands, timer, _ = self._ready()
         op = operands.op
-        launches = []
-        for source in request.sources:
-            kernel = self._load(source)
-            space = allocate_workspace(kernel.workspace_bytes, self._device) if kernel.workspace_bytes else None
-            launches.append(self._launch(kernel, operands.timing, allocate(op.output, self._device), space))
+        launches = [self._launch_apart(source) for source in request.sources]
         run = vendor.vendor(op)
         with vendor.precision(op, reduced=False):
             found = timer.blocks((lambda: run(operands.timing.tensors, operands.out.tensor), None), launches)
         return Reply(blocks=found.kept, drift=found.drift)
+
+    def _launch_apart(self, source: Source) -> Launch:
+        """Launch of a proved kernel on the timing data, with an output and a workspace of its own."""
+        operands, _, _ = self._ready()
+        kernel = self._load(source)
+        out = allocate(operands.op.output, self._device)
+        return self._launch(kernel, operands.timing, out, kernel.workspace(self._device)), None
+
+    def _compete(self, request: Compete) -> Reply:
+        operands, timer, setup = self._ready()
+        op = operands.op
+        arena = Arena(op, operands.timing, operands.out, Path(setup.folder), self._synchronize)
+        with vendor.precision(op, reduced=False):
+            found, rivals = compete(arena, RIVALS, request.rivals, self._launch_apart(request.source), timer)
+        return Reply(blocks=found.kept, drift=found.drift, rivals=rivals)
 
     def _vendor(self) -> Reply:
         operands, timer, _ = self._ready()

@@ -13,12 +13,13 @@ from types import TracebackType
 from autosched import settings
 from autosched.errors import AutoschedError, InvalidInputError, NoDeviceError, StopTuning, WorkerError
 from autosched.measure.ahead import CompileAhead, Compiled, Pool
-from autosched.measure.base import Baseline, Comparison, Protocol, StopMeasuring
-from autosched.measure.compare import Blocks, summarize
+from autosched.measure.base import Baseline, Comparison, Competition, Protocol, StopMeasuring
+from autosched.measure.compare import Blocks, standings, summarize
 from autosched.measure.executor import ENTRY, Executor, GpuWorker, Job
 from autosched.measure.floor import floor_us
-from autosched.measure.messages import Compare, Device, Measure, Prove, Reply, Request, Setup, Source, Vendor
+from autosched.measure.messages import Compare, Compete, Device, Measure, Prove, Reply, Request, Setup, Source, Vendor
 from autosched.measure.process import ChildError
+from autosched.measure.rivals import check_names
 from autosched.measure.vendor import NAME as VENDOR_NAME
 from autosched.record import Measurement, Status
 from autosched.sketches.codegen import Generated, generate
@@ -28,6 +29,8 @@ from autosched.sketches.target import Target, from_properties
 
 POLL_S = 0.5
 VENDOR_LAUNCH_SECONDS = 60.0
+COMPETE_TIMEOUT_S = 600.0
+"""Seconds for making rivals ready and timing them; no part of the protocol, since their compiling spoils no figure."""
 
 
 OnResult = Callable[[int, Measurement], None]
@@ -100,7 +103,7 @@ class LocalMeasurer:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autosched-")))
             cache = self._cache or folder / "cache"
             cache.mkdir(parents=True, exist_ok=True)
-            worker = GpuWorker(self.device, entry=self._entry, env={"TRITON_CACHE_DIR": str(cache)})
+            worker = GpuWorker(self.device, entry=self._entry, env=_caches(cache, folder))
             stack.callback(worker.close)
             worker.start()
             pool = self._make_pool(cache)
@@ -243,10 +246,32 @@ class LocalMeasurer:
         proved = self._proved(op, schedules)
         sources = tuple(source for error, source in proved if not error and source is not None)
         reply = self._one(op, Compare(sources), self.protocol.compare_timeout_s)
-        if not reply.blocks:
-            raise WorkerError(f"comparison failed ({reply.status}): {reply.error}", "measure with fewer finalists")
-        blocks = Blocks(reply.blocks, reply.drift, reply.drift is None or reply.drift < self.protocol.clock_drift)
+        blocks = self._blocks(reply, "comparison", "measure with fewer finalists")
         return summarize(VENDOR_NAME, blocks, [error for error, _ in proved])
+
+    def compete(self, op: Op, schedule: Schedule, rivals: Sequence[str]) -> Competition:
+        """A schedule against what people would use instead, in interleaved blocks, after it survived its long proof.
+
+        Args:
+            op: What the schedule is for.
+            schedule: One that was tuned.
+            rivals: Names in ``measure.rivals.RIVALS``. Each compiles and tunes with empty caches first.
+
+        Raises:
+            InvalidInputError: A name is no rival's.
+            WorkerError: The schedule fails its proof, or the competition did not come to an end.
+        """
+        names = check_names(rivals)
+        ((error, source),) = self._proved(op, [schedule])
+        if source is None or error:
+            raise WorkerError(f"the schedule cannot compete on {op.key()}: {error}", "compete with another schedule")
+        reply = self._one(op, Compete(source, names), COMPETE_TIMEOUT_S)
+        return standings(self._blocks(reply, "competition", "compete with fewer rivals"), reply.rivals)
+
+    def _blocks(self, reply: Reply, what: str, remedy: str) -> Blocks:
+        if not reply.blocks:
+            raise WorkerError(f"{what} failed ({reply.status}): {reply.error}", remedy)
+        return Blocks(reply.blocks, reply.drift, reply.drift is None or reply.drift < self.protocol.clock_drift)
 
     def _proved(self, op: Op, schedules: Sequence[Schedule]) -> list[tuple[str, Source | None]]:
         """Each schedule's failure, or its source."""
@@ -383,6 +408,11 @@ class LocalMeasurer:
         from autosched.measure.compiling import CompilePool
 
         return CompilePool(workers=self.workers, cache_dir=cache, timeout=self.protocol.compile_timeout_s)
+
+
+def _caches(triton: Path, folder: Path) -> dict[str, str]:
+    """Environment of the measuring worker: nothing that it compiles lands in the user's folders."""
+    return {"TRITON_CACHE_DIR": str(triton), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
 
 
 def _fitting(target: Target | None, device: Device) -> Target:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from autosched.measure.base import Baseline, Protocol
+from autosched.measure.base import Baseline, Protocol, Rival
 from autosched.measure.compare import Block
 from autosched.record import Status
 
@@ -18,14 +18,14 @@ class Source(msgspec.Struct, frozen=True):
         text: Its module.
         hash: SHA-256 of the normalised source; the module's name comes from it.
         workspace_bytes: Bytes of workspace that it asks for.
-        workspace_zeroed: Whether it is promised zeros there.
+        workspace_zeroed: Bytes at its beginning that are promised to be zero, and that it leaves zero.
         label: What errors call it: the schedule.
     """
 
     text: str
     hash: str
     workspace_bytes: int = 0
-    workspace_zeroed: bool = False
+    workspace_zeroed: int = 0
     label: str = ""
 
 
@@ -76,11 +76,23 @@ class Compare(msgspec.Struct, frozen=True, tag="compare"):
     sources: tuple[Source, ...]
 
 
+class Compete(msgspec.Struct, frozen=True, tag="compete"):
+    """Make rivals ready, then run interleaved blocks of them and a proved kernel.
+
+    Attributes:
+        source: The kernel.
+        rivals: Names in ``measure.rivals.RIVALS``.
+    """
+
+    source: Source
+    rivals: tuple[str, ...]
+
+
 class Vendor(msgspec.Struct, frozen=True, tag="vendor"):
     """Time the vendor library."""
 
 
-Request = Identify | Setup | Measure | Prove | Compare | Vendor
+Request = Identify | Setup | Measure | Prove | Compare | Compete | Vendor
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -115,8 +127,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         device: Answer to ``Identify``.
         errors: Answer to ``Prove``: what is wrong with each kernel, empty where nothing is.
         baseline: Answer to ``Vendor``.
-        blocks: Answer to ``Compare``.
+        blocks: Answer to ``Compare`` and, with the kernel in the vendor library's place, to ``Compete``.
         drift: Largest relative change of the clock into one of them.
+        rivals: Answer to ``Compete``: what was asked for, without figures.
     """
 
     status: Status = Status.OK
@@ -130,3 +143,4 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     baseline: Baseline | None = None
     blocks: tuple[Block, ...] = ()
     drift: float | None = None
+    rivals: tuple[Rival, ...] = ()

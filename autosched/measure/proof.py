@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,28 +17,21 @@ from autosched.measure.tensors import (
     Guarded,
     allocate,
     allocate_workspace,
+    factor_unit,
+    fill_ends,
     fill_integers,
     fill_normal,
     generator,
     integer_data,
     prepare_workspace,
-    reduction_length,
+    role_of,
 )
+from autosched.measure.tolerance import Tolerance, proof_tolerance, timing_tolerance
 from autosched.sketches.op import Op
 from autosched.sketches.reference import reference, reference_fp32
 
 if TYPE_CHECKING:
     import torch
-
-TRANSCENDENTAL = frozenset({"gelu", "gelu_tanh", "silu"})
-"""Epilogue steps whose value depends on the implementation of an elementary function."""
-
-TRANSCENDENTAL_ATOL = 1e-4
-"""Absolute part of the one tolerance for them; the relative part is one unit in the last place of the output dtype.
-
-The fp32 functions differ by a few 1e-7 of their argument where 1 + erf(x) or 1 + tanh(x) cancels, and arguments that
-matter there are below 100.
-"""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +54,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     wrong: int = 0
 
 
-class Tolerance(msgspec.Struct, frozen=True):
-    """``|got - expected| <= absolute + relative * |expected|``; both 0 asks for equality."""
-
-    relative: float = 0.0
-    absolute: float = 0.0
-
-
 @dataclass(frozen=True)
 class Kernel:
     """Something that computes an op.
@@ -76,12 +61,17 @@ class Kernel:
     Attributes:
         launch: Called with the operands in the op's order, the output, and ``workspace=`` a tensor or ``None``.
         workspace_bytes: Bytes of the workspace that it asks for.
-        workspace_zeroed: Whether it is promised zeros in it.
+        workspace_zeroed: Bytes at its beginning that it is promised as zeros, and leaves zero.
     """
 
     launch: Callable[..., Any]
     workspace_bytes: int = 0
-    workspace_zeroed: bool = False
+    workspace_zeroed: int = 0
+
+    def workspace(self, device: str | torch.device) -> Guarded | None:
+        """A workspace for it, if it asks for one."""
+        size = self.workspace_bytes
+        return allocate_workspace(size, device, self.workspace_zeroed) if size else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +81,7 @@ class Case:
     Attributes:
         operands: In the op's order.
         pristine: Copies of their buffers, guards included.
-        expected: The output: in its own dtype for integers, in fp32 for normal data.
+        expected: The output: in its own dtype for integers and where equality is asked for, else in fp32.
         tolerance: How close a right kernel comes.
     """
 
@@ -115,59 +105,38 @@ def integer_case(op: Op, device: str | torch.device, seed: int, launch: int) -> 
     """Integer-valued operands number ``launch`` of ``seed``, with the exact answer."""
     source = generator(device, seed, launch)
     operands = tuple(allocate(operand, device) for operand in op.operands)
-    for operand in operands:
-        fill_integers(operand, integer_data(op, launch), source)
+    for operand, made in zip(op.operands, operands, strict=True):
+        if role_of(op, operand) == "ends":
+            fill_ends(op, made, source, even=False)
+        else:
+            fill_integers(made, integer_data(op, operand, launch), source)
     named = {operand.name: made.tensor for operand, made in zip(op.operands, operands, strict=True)}
     pristine = tuple(operand.buffer.clone() for operand in operands)
-    return Case(operands, pristine, reference(op, named), proof_tolerance(op))
+    return Case(operands, pristine, reference(op, named), proof_tolerance(op, named))
 
 
 def normal_case(op: Op, device: str | torch.device, seed: int) -> Case:
-    """Standard normal operands, as timings use them, with the fp32 answer."""
+    """Standard normal operands, as timings use them (integers are uniform, scales near 1), with the answer."""
     source = generator(device, seed, 2**31)
     operands = tuple(allocate(operand, device) for operand in op.operands)
-    for operand in operands:
-        fill_normal(operand, source)
+    for operand, made in zip(op.operands, operands, strict=True):
+        role = role_of(op, operand)
+        if role == "ends":
+            fill_ends(op, made, source, even=True)
+        else:
+            fill_normal(made, source, role, factor_unit(op))
     named = {operand.name: made.tensor for operand, made in zip(op.operands, operands, strict=True)}
     pristine = tuple(operand.buffer.clone() for operand in operands)
-    return Case(operands, pristine, reference_fp32(op, named), timing_tolerance(op))
-
-
-def proof_tolerance(op: Op) -> Tolerance:
-    """Equality, unless the epilogue holds an elementary function: then one unit in the last place of the output."""
-    if not any(step.kind in TRANSCENDENTAL for step in op.epilogue):
-        return Tolerance()
-    return Tolerance(max(2.0**-op.output.dtype.mantissa, 1e-5), TRANSCENDENTAL_ATOL)
-
-
-def timing_tolerance(op: Op) -> Tolerance:
-    """How far a right kernel's output may be from the fp32 reference on standard normal operands.
-
-    Of K summed products each has a mean of 0 and a variance of 1, so partial sums grow like sqrt(k).
-
-    * Cast: half a unit in the last place of the output dtype; a whole one is allowed.
-    * fp32 accumulation with rounding: 2^-24 sqrt(k) an addition, independent, K 2^-24 / sqrt(2) in all. Tensor cores
-      truncate instead, every 16 terms, always towards zero: at most 2^-23 (K / 16) (2/3) sqrt(K). Allowed are
-      2^-20 K max(1, sqrt(K) / 64), between 3 and 20 times these bounds.
-    * tf32 truncates inputs to 10 bits: 1.2 x 2^-11 a product, independent, hence 12 x 2^-11 sqrt(K) allowed, and
-      2^-9 of the result for the bias.
-
-    The epilogue's steps stretch errors by at most 1.13 each (gelu), two of which a factor of 1.3 covers.
-    """
-    length = reduction_length(op)
-    relative = max(2.0**-op.output.dtype.mantissa, 1e-5)
-    absolute = 2.0**-20 * length * max(1.0, sqrt(length) / 64)
-    if op.operand(op.products[0].left).dtype.name == "tf32":
-        absolute += 12 * 2.0**-11 * sqrt(length)
-        relative += 2.0**-9
-    return Tolerance(1.3 * relative, 1.3 * absolute + (TRANSCENDENTAL_ATOL if op.epilogue else 0.0))
+    tolerance = timing_tolerance(op, named)
+    expected = reference(op, named) if tolerance.exact else reference_fp32(op, named)
+    return Case(operands, pristine, expected, tolerance)
 
 
 def run_case(kernel: Kernel, case: Case, out: Guarded, workspace: Guarded | None) -> None:
     """Poison the output and the workspace, then launch."""
     out.poison()
     if workspace is not None:
-        prepare_workspace(workspace, kernel.workspace_zeroed)
+        prepare_workspace(workspace)
     kernel.launch(*case.tensors, out.tensor, workspace=None if workspace is None else workspace.tensor)
 
 
@@ -179,7 +148,7 @@ def inspect(op: Op, case: Case, out: Guarded, workspace: Guarded | None) -> Verd
     import torch
 
     counts = [_wrong(out.tensor, case.expected, case.tolerance).sum(), out.damage()]
-    counts += [workspace.damage()] if workspace is not None else []
+    counts += [workspace.damage(), workspace.leftover()] if workspace is not None else []
     counts += [(operand.buffer != copy).sum() for operand, copy in zip(case.operands, case.pristine, strict=True)]
     found = [int(count) for count in torch.stack(counts).tolist()]
     if not any(found):
@@ -194,12 +163,14 @@ def inspect(op: Op, case: Case, out: Guarded, workspace: Guarded | None) -> Verd
         reasons.append(f"{outside} elements outside the output were written")
     if workspace is not None and found[2]:
         reasons.append(f"{found[2]} elements outside the workspace were written")
+    if workspace is not None and found[3]:
+        reasons.append(f"{found[3]} elements of the workspace that had to be left zero are not")
     if any(changed):
         case.restore()
     if not wrong:
         return Verdict(ok=False, reason="; ".join(reasons))
     index, got, expected = _worst(out.tensor, case.expected, case.tolerance)
-    what = f"{wrong} of {out.tensor.numel()} elements are wrong, at worst {index}: {got:g} instead of {expected:g}"
+    what = f"{wrong} of {out.tensor.numel()} elements are wrong, at worst {index}: {got:.9g} instead of {expected:.9g}"
     if got != got:
         what += " (NaN: not written, or read from outside)"
     return Verdict(ok=False, reason="; ".join([what, *reasons]), index=index, got=got, expected=expected, wrong=wrong)
@@ -232,7 +203,7 @@ def prove(
     if not isinstance(kernel, Kernel):
         kernel = Kernel(kernel)
     out = allocate(op.output, device) if out is None else out
-    workspace = allocate_workspace(kernel.workspace_bytes, device) if kernel.workspace_bytes else None
+    workspace = kernel.workspace(device)
     for launch in range(launches):
         case = cases[launch] if launch < len(cases) else integer_case(op, device, seed, launch)
         run_case(kernel, case, out, workspace)
@@ -271,7 +242,7 @@ def prove_many(
         case = integer_case(op, device, seed, launch)
         for index, kernel in enumerate(made):
             if verdicts[index].ok:
-                workspace = allocate_workspace(kernel.workspace_bytes, device) if kernel.workspace_bytes else None
+                workspace = kernel.workspace(device)
                 run_case(kernel, case, out, workspace)
                 verdict = inspect(op, case, out, workspace)
                 if not verdict.ok:
@@ -288,18 +259,29 @@ def check_timing_output(op: Op, case: Case, out: Guarded, workspace: Guarded | N
 
 def _wrong(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
     """Which elements are not what they should be; NaN always is wrong."""
-    if tolerance == Tolerance():
+    if tolerance.exact:
         return got != expected
-    wide = expected.float()
-    near = (got.float() - wide).abs() <= tolerance.absolute + tolerance.relative * wide.abs()
+    found, wide = _held(got, got.dtype), _held(expected, got.dtype)
+    near = (found - wide).abs() <= tolerance.absolute + tolerance.relative * wide.abs()
     return ~(near | (got == expected))
+
+
+def _held(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``values`` in fp32, no larger than fp16 holds if ``dtype`` is that: its infinity is a sum beyond 65,504."""
+    import torch
+
+    wide = values.float()
+    if dtype != torch.float16:
+        return wide
+    largest = torch.finfo(dtype).max
+    return wide.clamp(-largest, largest)
 
 
 def _worst(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> tuple[tuple[int, ...], float, float]:
     """Index, value and expected value of the wrong element that is furthest off."""
     import torch
 
-    error = (got.float() - expected.float()).abs().nan_to_num(nan=torch.inf)
+    error = (got.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
     error = torch.where(_wrong(got, expected, tolerance), error, -1.0)
     place = torch.unravel_index(error.argmax(), error.shape)
     index = tuple(int(i) for i in place)

@@ -140,6 +140,7 @@ def latency_us(op: Op, target: Target, schedule: Schedule) -> float:
     efficiency *= 1.0 + 0.03 * (facts["tma_a"] + facts["tma_b"]) + 0.02 * facts["persistent"]
     efficiency *= 1.0 - 0.01 * abs(float(np.log2(knobs.get("group_m", 8) / 8)))
     one_tile = 2.0 * len(op.products) * block_m * block_n * block_k * (steps + 1.5) / rate
-    workspace = 4e6 * parts * view.extent("m") * view.extent("n") * view.extent("batch") / target.l2_bandwidth
+    outputs = len(op.products) * view.extent("m") * view.extent("n") * view.extent("batch")
+    workspace = 4e6 * parts * outputs / target.l2_bandwidth
     latency = waves * one_tile / max(efficiency, 0.02) + (2.0 + workspace if facts["split"] else 0.0)
     return hypot(latency, roofline_us(op, target)) + 1.5

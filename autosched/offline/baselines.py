@@ -30,6 +30,12 @@ CHOICES = (
     "log2_subtile",
     "stages",
     "flatten",
+    "log2_unroll",
+    "specialize",
+    "dependent",
+    "maxnreg",
+    "evict",
+    "cache",
     "persistent",
     "split",
     "tma_a",
@@ -37,6 +43,12 @@ CHOICES = (
     "tma_store",
     "subtiled",
     "workspace",
+    "stream_k",
+    "atomic",
+    "copied_a",
+    "copied_b",
+    "summed",
+    "swapped",
 )
 _CHOICES = np.array([COLUMN[name] for name in CHOICES])
 #: Scores that differ by less are equal.

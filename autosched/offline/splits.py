@@ -13,7 +13,7 @@ from autosched.errors import InvalidInputError
 from autosched.models import Dataset, grouped_folds
 from autosched.record import Record
 from autosched.sketches.builders import build
-from autosched.sketches.op import Op
+from autosched.sketches.op import EpilogueStep, Op
 from autosched.sketches.rules import derive
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target, parse_target
@@ -40,7 +40,8 @@ class Workload:
         sizes: M, N, K and batch of the matrix view.
         dtype: Element type of the first product's operands.
         layout: Whether each operand of the product is stored transposed.
-        epilogue: Kinds of the epilogue's steps.
+        epilogue: The epilogue's steps (scales, alpha and gates among them), each with its factor if it has one.
+        fast: Whether products stay in the tensor cores' own accumulator.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Workload:
     dtype: str
     layout: tuple[int, int]
     epilogue: tuple[str, ...]
+    fast: bool = False
 
     @property
     def device(self) -> str:
@@ -64,11 +66,12 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """Sizes (batch first where there are several matrices), type, layout and epilogue, for people."""
+        """Sizes (batch first where there are several matrices), type, layout, epilogue and the rest, for people."""
         m, n, k, batch = self.sizes
         sizes = "x".join(str(size) for size in ((batch, m, n, k) if batch > 1 else (m, n, k)))
         layout = "".join("nt"[side] for side in self.layout)
-        return " ".join(word for word in (sizes, self.dtype, layout, "+".join(self.epilogue)) if word)
+        words = (sizes, self.dtype, layout, "+".join(self.epilogue), "fast" if self.fast else "")
+        return " ".join(word for word in words if word)
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,13 @@ def _workload(name: str, record: Record) -> Workload:
         sizes=(view.extent("m"), view.extent("n"), view.extent("k"), view.extent("batch")),
         dtype=op.operand(op.products[0].left).dtype.name,
         layout=(facts["trans_a"], facts["trans_b"]),
-        epilogue=tuple(step.kind for step in op.epilogue),
+        epilogue=tuple(_step_name(step) for step in op.epilogue),
+        fast=op.fast_accumulate,
     )
+
+
+def _step_name(step: EpilogueStep) -> str:
+    return step.kind + (f"{step.factor:g}" if step.factor != 1.0 else "")
 
 
 def make_parts(data: Dataset, workloads: Mapping[str, Workload], split: str, folds: int, seed: int) -> list[Part]:

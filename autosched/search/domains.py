@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from autosched.sketches.knobs import KNOB_NAMES, KNOBS, Knob
+from autosched.sketches.knobs import KNOB_NAMES, KNOBS, SELDOM, Knob
 from autosched.sketches.schedule import ABSENT
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ SKETCH_MOVE = 0.1
 #: Chance that a move of a knob goes to any other value instead of a neighbour.
 JUMP = 0.2
 
+#: Lots of a knob, or of a value, where those of a knob that seldom matters have one: the default has more (``SELDOM``).
+_LOTS = round(1 / (1 - SELDOM))
 _PAD = -2
 
 
@@ -34,7 +36,11 @@ class Domains:
         counts: ``[S, K]``: how many values, 0 for an absent knob.
         near: int32 ``[S, K, J, N]``: values next to the one at ``J``, padded.
         near_counts: ``[S, K, J]``: how many.
-        movable: ``[S, K]``: the knobs with more than one value, first.
+        draws: int32 ``[S, K, D]``: the values to draw from uniformly, padded: the domain, or, of a knob that seldom
+            matters, as many times each value as its chance in ``Knob.sample`` says.
+        draw_counts: ``[S, K]``: how many, 0 for an absent knob.
+        movable: ``[S, L]``: the knobs with more than one value, to draw from uniformly, padded: each ``_LOTS`` times,
+            one that seldom matters once.
         movable_counts: ``[S]``: how many.
         union: int32 ``[K, U]``: the values that a knob has in any sketch, padded.
         nearest: int32 ``[S, K, U]``: the sketch's value closest to the union's; -1 where the knob is absent.
@@ -45,6 +51,8 @@ class Domains:
     counts: NDArray[np.intp]
     near: NDArray[np.int32]
     near_counts: NDArray[np.intp]
+    draws: NDArray[np.int32]
+    draw_counts: NDArray[np.intp]
     movable: NDArray[np.intp]
     movable_counts: NDArray[np.intp]
     union: NDArray[np.int32]
@@ -69,9 +77,18 @@ class Domains:
                 neighbours = knob.neighbours(value)
                 near_counts[at][j] = len(neighbours)
                 near[at][j, : len(neighbours)] = neighbours
-        union, nearest = _union(knobs, shape)
-        movable = np.argsort(counts <= 1, axis=1, kind="stable")
-        return cls(tuple(sketches), values, counts, near, near_counts, movable, (counts > 1).sum(1), union, nearest)
+        lots = np.where([info.seldom for info in KNOBS.values()], 1, _LOTS) * (counts > 1)
+        return cls(
+            tuple(sketches),
+            values,
+            counts,
+            near,
+            near_counts,
+            *_draws(knobs, shape),
+            _padded([np.repeat(np.arange(shape[1]), row) for row in lots]),
+            lots.sum(1),
+            *_union(knobs, shape),
+        )
 
     @property
     def columns(self) -> int:
@@ -155,11 +172,12 @@ class Domains:
     def _other_sketch(
         self, rng: np.random.Generator, rows: NDArray[np.int32], chance: NDArray[np.float64]
     ) -> NDArray[np.int32]:
-        """Each row under another sketch: shared knobs keep the nearest value, the others are drawn uniformly."""
+        """Each row under another sketch: shared knobs keep the nearest value, the others are drawn as samples are."""
         knobs = np.arange(self.columns - 1)
         sketch = _pick(chance, np.asarray(len(self.sketches) - 1))
         sketch += sketch >= rows[:, 0]
-        drawn = self.values[sketch[:, None], knobs, _pick(rng.random((len(rows), len(knobs))), self.counts[sketch])]
+        place = _pick(rng.random((len(rows), len(knobs))), self.draw_counts[sketch])
+        drawn = self.draws[sketch[:, None], knobs, place]
         place = (self.union == rows[:, 1:, None]).argmax(2)
         carried = self.nearest[sketch[:, None], knobs, place]
         return np.column_stack([sketch.astype(np.int32), np.where(rows[:, 1:] == ABSENT, drawn, carried)])
@@ -168,6 +186,35 @@ class Domains:
 def _pick(chance: NDArray[np.float64], count: NDArray[np.intp]) -> NDArray[np.intp]:
     """Index below ``count`` from a number in [0, 1); 0 where there is nothing to choose."""
     return np.asarray(chance * np.maximum(count, 1)).astype(np.intp)
+
+
+def _padded(rows: Sequence[NDArray[np.intp]]) -> NDArray[np.intp]:
+    """Rows of different lengths as a table, padded with 0."""
+    table = np.zeros((len(rows), max([1, *map(len, rows)])), np.intp)
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+    return table
+
+
+def _draws(knobs: dict[tuple[int, int], Knob], shape: tuple[int, int]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+    """The tables ``draws`` and ``draw_counts`` of ``Domains``."""
+    lots = {at: _lots(knob) for at, knob in knobs.items()}
+    counts = np.zeros(shape, np.intp)
+    draws = np.full((*shape, max((len(x) for x in lots.values()), default=1)), _PAD, np.int32)
+    draws[:, :, 0] = ABSENT
+    for at, values in lots.items():
+        counts[at] = len(values)
+        draws[at][: len(values)] = values
+    return draws, counts
+
+
+def _lots(knob: Knob) -> tuple[int, ...]:
+    """Values of a knob of which a uniform draw is one of ``Knob.sample``."""
+    info = KNOBS[knob.name]
+    if not info.seldom or info.default not in knob.values:
+        return knob.values
+    more = (_LOTS - 1) * len(knob.values)
+    return tuple(v for value in knob.values for v in (value,) * (1 + more * (value == info.default)))
 
 
 def _union(knobs: dict[tuple[int, int], Knob], shape: tuple[int, int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -28,10 +28,11 @@ class Grid:
     Point i of the lattice belongs to sketch i modulo their number, taken in steps of about the golden section; its knob
     k is the value at position floor(count * frac(1/2 + i * a^(k+1))) of the knob's domain, where 1/a is the root of
     x^(d+1) = x + 1 for d knobs (the additive recurrence that generalises the golden section: every prefix is of low
-    discrepancy, in each knob and in all together). Points that are no members, or that repeat one, are left out; in a
-    listed space a point is the nearest member that is left (see ``Landing``). Of each ``PIECE`` points, the rest is put
-    in an order in which the sketches take turns. After ``POINTS`` of them come the members that were not met, as
-    the space enumerates them. A proposal is the first of this sweep that is not excluded.
+    discrepancy, in each knob and in all together). In the domain of a knob that seldom matters its default stands as
+    often as samples have it. Points that are no members, or that repeat one, are left out; in a listed space a point
+    is the nearest member that is left (see ``Landing``). Of each ``PIECE`` points, the rest is put in an order in which
+    the sketches take turns. After ``POINTS`` of them come the members that were not met, as the space enumerates them.
+    A proposal is the first of this sweep that is not excluded.
 
     Args:
         space: What to sweep.
@@ -90,8 +91,8 @@ def _lattice(landing: Landing, i: NDArray[np.intp]) -> NDArray[np.int32]:
     for _ in range(64):
         root = (1.0 + root) ** (1.0 / (knobs + 1))
     place = np.modf(0.5 + i[:, None] * root ** -np.arange(1.0, knobs + 1.0))[0]
-    position = (place * np.maximum(domains.counts[sketch], 1)).astype(np.intp)
-    values = domains.values[sketch[:, None], np.arange(knobs), position]
+    position = (place * np.maximum(domains.draw_counts[sketch], 1)).astype(np.intp)
+    values = domains.draws[sketch[:, None], np.arange(knobs), position]
     return np.column_stack([sketch.astype(np.int32), values])
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autosched.search.strategy import Score, check_observed
+from autosched.sketches.knobs import KNOBS
 
 if TYPE_CHECKING:
     from autosched.search.space import Space
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 
 #: Scores that differ by no more than this are the same.
 TIE = 1e-9
-#: How many times the rows asked for are looked through for scores that differ.
+#: How many times the rows asked for, of different families, are looked through for scores that differ.
 DEPTH = 16
+
+#: Columns of a batch with knobs that seldom matter.
+_SELDOM = [i for i, info in enumerate(KNOBS.values(), 1) if info.seldom]
 
 
 class Incumbents:
@@ -71,9 +75,10 @@ def best_distinct(
 ) -> ScheduleBatch:
     """The best distinct rows that are not excluded, best first, spread as far as that leaves ``n``.
 
-    Spread means that no cell has more than its share, and that of the ``DEPTH * n`` best rows those with a score of
-    their own, or the first of several with the same, come before the others: to measure what the score cannot tell
-    apart teaches little. Rows whose score is not finite are left out.
+    Spread means that no cell has more than its share, that of a family, rows that differ only in knobs that seldom
+    matter, the best comes before the others, and that of the ``DEPTH * n`` best families those with a score of their
+    own, or the first of several with the same, come before the others: to measure what the score cannot tell apart
+    teaches little, and what seldom matters is not to fill a batch. Rows whose score is not finite are left out.
 
     Args:
         seen: Rows, repeats included.
@@ -85,14 +90,14 @@ def best_distinct(
     first = distinct(seen)
     order = first[np.argsort(-scores[first], kind="stable")]
     free = (i for i, key in _keys(seen, order[np.isfinite(scores[order])]) if key not in exclude)
-    head = np.fromiter(islice(free, DEPTH * n), np.intp)
+    head, kin = _families(seen, free, DEPTH * n)
     tied = np.diff(scores[head], prepend=np.inf) >= -TIE
     cells = np.column_stack([seen.sketch_index, *(seen.column(x) for x in ("block_m", "block_n", "block_k"))])
     limit = max(1, math.floor(share * n))
     chosen: list[int] = []
     spare: list[int] = []
     taken: Counter[bytes] = Counter()
-    for i in chain(head[~tied].tolist(), head[tied].tolist(), free):
+    for i in chain(head[~tied].tolist(), head[tied].tolist(), kin, free):
         if len(chosen) == n:
             break
         cell = cells[i].tobytes()
@@ -104,6 +109,19 @@ def best_distinct(
     chosen += spare[: n - len(chosen)]
     rows = np.array(chosen, np.intp)
     return seen.take(rows[np.argsort(-scores[rows], kind="stable")])
+
+
+def _families(seen: ScheduleBatch, ranked: Iterator[int], most: int) -> tuple[NDArray[np.intp], list[int]]:
+    """The first of each of the first ``most`` families among ``ranked`` rows, and the rows of them passed over."""
+    values = seen.values.copy()
+    values[:, _SELDOM] = 0
+    family = _digests(values).tolist()
+    first: dict[int, int] = {}
+    kin: list[int] = []
+    while len(first) < most and (i := next(ranked, None)) is not None:
+        if first.setdefault(family[i], i) != i:
+            kin.append(i)
+    return np.fromiter(first.values(), np.intp), kin
 
 
 def distinct(batch: ScheduleBatch) -> NDArray[np.intp]:

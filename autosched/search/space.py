@@ -60,7 +60,8 @@ class GeneratedSpace:
 
     A move takes one knob to a value next to its own, with chance ``domains.JUMP`` to any other value; or, with chance
     ``domains.SKETCH_MOVE``, it changes the sketch: knobs that both have keep their value (the nearest one of the new
-    domain), the others are drawn. A move to an invalid schedule is rejected: the row stays as it was.
+    domain), the others are drawn as samples draw them. A knob that seldom matters is moved a quarter as often as
+    another. A move to an invalid schedule is rejected: the row stays as it was.
 
     Args:
         op: What is computed.

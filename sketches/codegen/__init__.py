@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autosched.sketches.codegen import combine, epilogue, finish, launch, load, work
-from autosched.sketches.codegen.kernel import Kernel, Param, host_extent
+from autosched.sketches.codegen.kernel import Kernel, Param
+from autosched.sketches.knobs import KNOBS
 from autosched.sketches.op import Op
 from autosched.sketches.schedule import Schedule
 
@@ -21,6 +22,8 @@ class KernelSpec:
         aligned: Positions of the parameters that are divisible by 16.
         num_warps: Launch option.
         num_stages: Launch option.
+        options: Further launch options, by name.
+        shows: Compiled features that must not be 0, or what the schedule asked for took no effect.
     """
 
     name: str
@@ -28,6 +31,8 @@ class KernelSpec:
     aligned: tuple[int, ...]
     num_warps: int
     num_stages: int
+    options: dict[str, bool | int] = field(default_factory=dict)
+    shows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Generated:
         source_hash: SHA-256 of the source without comments and blank lines.
         kernels: In the order in which they run.
         workspace_bytes: Of the tuned size; 0 where none is needed.
-        workspace_zeroed: Whether the workspace must be zero before a launch.
+        workspace_zeroed: Bytes at its beginning that must be zero before a launch, which leaves them zero.
         op_key: ``Op.key()``.
     """
 
@@ -47,25 +52,27 @@ class Generated:
     source_hash: str
     kernels: tuple[KernelSpec, ...]
     workspace_bytes: int
-    workspace_zeroed: bool
+    workspace_zeroed: int
     op_key: str
 
 
 def generate(op: Op, schedule: Schedule) -> Generated:
     """The source of ``schedule`` for ``op``, node by node."""
     sketch = schedule.sketch
-    knobs = dict(schedule.knobs)
+    knobs = {name: info.default for name, info in KNOBS.items()} | dict(schedule.knobs)
     main = Kernel("contract", op, sketch.view, knobs, warps=knobs["warps"], stages=knobs["stages"])
+    main.maxnreg = knobs["maxnreg"]
     after: list[Kernel] = []
 
     def reduction(begin: str, end: str) -> None:
         for node in sketch.loads:
             load.emit_prologue(node, main)
         combine.emit_start(sketch.combine, main)
-        with main.block(f"for k0 in range({begin}, {end}, {main.knob('block_k')}):"):
+        with main.block(f"for k0 in {_loop(schedule, begin, end, main.knob('block_k'))}:"):
             for node in sketch.loads:
                 load.emit_step(node, main)
             combine.emit_step(sketch.combine, main)
+        combine.emit_end(sketch.combine, main)
 
     def finished() -> None:
         after.extend(
@@ -73,15 +80,28 @@ def generate(op: Op, schedule: Schedule) -> Generated:
         )
 
     work.emit_work(sketch.work, main, reduction, finished)
-    kernels = [main, *after]
-    needs = any("workspace_ptr" in k.params for k in kernels)
-    parts = [main.knobs["split_k"], sketch.view.extent("batch")] if needs else []
-    sizes = [host_extent(sketch.view, g) for g in "mn"] if needs else []
-    host = launch.emit_launch(sketch.launch, kernels, " * ".join([*map(str, parts), *sizes]))
+    kernels = [*main.before, main, *after]
+    regions = sorted((r for k in kernels for r in k.regions), key=lambda r: r.name != "workspace")
+    host = launch.emit_launch(sketch.launch, kernels, regions)
     source = _module(op, schedule, kernels, host)
     specs = tuple(_spec(k) for k in kernels)
-    elements = parts[0] * parts[1] * sketch.view.extent("m") * sketch.view.extent("n") if needs else 0
-    return Generated(source, source_hash(source), specs, 4 * elements, False, op.key())
+    zeroed = sum(4 * launch.fp32_elements(r) for r in regions if r.zeroed)
+    size = (
+        sum(4 * launch.fp32_elements(r) for r in regions)
+        if len(regions) > 1
+        else sum(r.count * r.size for r in regions)
+    )
+    return Generated(source, source_hash(source), specs, size, min(zeroed, size), op.key())
+
+
+def _loop(schedule: Schedule, begin: str, end: str, step: str) -> str:
+    """The range of the reduction loop; loads of a loop without a dot are pipelined only where it says so."""
+    knobs = schedule.knobs
+    options = [f"num_stages={knobs['stages']}"] if schedule.sketch.combine.summed else []
+    options += [f"loop_unroll_factor={knobs['unroll']}"] if knobs.get("unroll", 1) > 1 else []
+    if not options:
+        return f"range({begin}, {end}, {step})"
+    return f"tl.range({begin}, {end}, {step}, {', '.join(options)})"
 
 
 def source_hash(source: str) -> str:
@@ -94,11 +114,13 @@ def source_hash(source: str) -> str:
 def _spec(k: Kernel) -> KernelSpec:
     params = list(k.params.values())
     aligned = tuple(i for i, p in enumerate(params) if p.aligned)
-    return KernelSpec(k.name, {p.name: p.signature for p in params}, aligned, k.warps, k.stages)
+    signature = {p.name: p.signature for p in params}
+    return KernelSpec(k.name, signature, aligned, k.warps, k.stages, launch.options(k), k.shows)
 
 
 def _module(op: Op, schedule: Schedule, kernels: list[Kernel], host: str) -> str:
-    knobs = " ".join(f"{k}={v}" for k, v in schedule.knobs.items())
+    said = {k: v for k, v in schedule.knobs.items() if not (KNOBS[k].seldom and v == KNOBS[k].default)}
+    knobs = " ".join(f"{k}={v}" for k, v in said.items())
     head = [
         f"# {op.name} {op.key()}",
         f"# {schedule.sketch.name}: {knobs}",

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from autosched.sketches.codegen.kernel import Kernel, along, load
 from autosched.sketches.nodes import ChainEpilogue
 from autosched.sketches.op import Operand
+from autosched.sketches.steps import STEPS
 
-#: Steps without an operand, as an expression of the value ``x``.
+#: Steps that are functions of the value alone, as an expression of ``x``.
 FUNCTIONS: dict[str, str] = {
     "relu": "tl.where({x} < 0.0, 0.0, {x})",
     "gelu": "0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476))",
@@ -29,6 +30,7 @@ class Piece:
         width: Number of columns.
         block_m: Rows of the tile, which decide whether rows overhang.
         block_n: Columns of the whole tile, which decide whether columns overhang.
+        others: Name of the value of each further accumulator.
     """
 
     value: str
@@ -37,17 +39,26 @@ class Piece:
     width: int
     block_m: int
     block_n: int
+    others: tuple[tuple[str, str], ...] = ()
 
 
 def emit_epilogue(node: ChainEpilogue, k: Kernel, piece: Piece) -> None:
     """Emits the chain; the value keeps its name."""
     x = piece.value
+    if k.op.epilogue and k.op.accumulate != "fp32":
+        k.line(f"{x} = {x}.to(tl.float32)")
     for step in k.op.epilogue:
-        if step.operand is None:
+        does = STEPS[step.kind].does
+        if does == "apply":
             k.line(f"{x} = {FUNCTIONS[step.kind].format(x=x)}")
+        elif does == "scale":
+            k.line(f"{x} *= {step.factor!r}")
+        elif does == "gate":
+            k.line(f"{x} *= {dict(piece.others)[str(step.accumulator)]}")
         else:
-            pointers, bounds = tile_pointers(k, k.op.operand(step.operand), piece)
-            k.line(f"{x} += {load(pointers, bounds)}.to(tl.float32)")
+            pointers, bounds = tile_pointers(k, k.op.operand(str(step.operand)), piece)
+            factor = f"{step.factor!r} * " if step.factor != 1.0 else ""
+            k.line(f"{x} {'+' if does == 'add' else '*'}= {factor}{load(pointers, bounds)}.to(tl.float32)")
 
 
 def tile_pointers(k: Kernel, tensor: Operand, piece: Piece) -> tuple[str, str]:

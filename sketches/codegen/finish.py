@@ -6,14 +6,25 @@ from collections.abc import Callable
 from functools import singledispatch
 from math import ceil, log2
 
+from autosched.sketches.codegen.combine import accumulator
 from autosched.sketches.codegen.epilogue import Piece, tile_pointers
-from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Param, load, store
-from autosched.sketches.nodes import DirectFinish, PointerStore, SubtiledFinish, TmaStore, WorkspaceFinish
+from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Param, Region, Span, host_extent, load, store
+from autosched.sketches.nodes import (
+    AtomicFinish,
+    DirectFinish,
+    PointerStore,
+    SubtiledFinish,
+    TmaStore,
+    WorkspaceFinish,
+)
 
 #: Emits the epilogue on a piece, in the kernel that holds it.
 Epilogue = Callable[[Kernel, Piece], None]
 #: Elements that one program of the follow-up kernel adds up.
 REDUCE_ELEMENTS = 1024
+#: The same where they are spread over about so many programs, two for each SM of a large device, and the fewest.
+SPREAD = 256
+FEWEST_ELEMENTS = 128
 
 
 @singledispatch
@@ -30,61 +41,143 @@ def emit_store(node: object, k: Kernel, piece: Piece, start: str) -> None:
 
 @emit_finish.register
 def _direct(node: DirectFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
-    block = k.knob("block_n")
-    piece = _piece(k, k.op.products[0].accumulator, f"tile_n * {block}", k.knobs["block_n"])
-    epilogue(k, piece)
-    emit_store(node.store, k, piece, f"tile_n * {block}")
-    return []
-
-
-@emit_finish.register
-def _subtiled(node: SubtiledFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
-    pieces = [k.op.products[0].accumulator]
-    width = k.knobs["block_n"]
-    while len(pieces) < k.knobs["subtile"]:
-        width //= 2
-        for name in pieces:
-            halves = f"tl.reshape({name}, ({k.knob('block_m')}, 2, {width}))"
-            k.line(f"{name}0, {name}1 = tl.split(tl.permute({halves}, (0, 2, 1)))")
-        pieces = [f"{name}{half}" for name in pieces for half in "01"]
-    for i, name in enumerate(pieces):
-        start = f"tile_n * {k.knob('block_n')}" + (f" + {i * width}" if i else "")
-        piece = _piece(k, name, start, width)
+    for span in k.spans:
+        start = k.place("n", span)
+        piece = _piece(k, _values(k, span), start, span.width)
         epilogue(k, piece)
         emit_store(node.store, k, piece, start)
     return []
 
 
 @emit_finish.register
-def _workspace(node: WorkspaceFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
-    block_n = k.knob("block_n")
-    piece = _piece(k, k.op.products[0].accumulator, f"tile_n * {block_n}", k.knobs["block_n"])
-    pointers, bounds = _partial_sums(k, piece, "part.to(tl.int64)" if _is_wide(k) else "part")
-    k.line(store(pointers, piece.value, bounds))
+def _subtiled(node: SubtiledFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
+    for span in k.spans:
+        pieces = [_values(k, span)]
+        width = span.width
+        while len(pieces) < k.knobs["subtile"]:
+            width //= 2
+            for value in (value for values in pieces for value in values.values()):
+                halves = f"tl.reshape({value}, ({k.knob('block_m')}, 2, {width}))"
+                k.line(f"{value}0, {value}1 = tl.split(tl.permute({halves}, (0, 2, 1)))")
+            pieces = [{x: f"{value}{half}" for x, value in values.items()} for values in pieces for half in "01"]
+        for i, values in enumerate(pieces):
+            first = span.start + i * width
+            start = f"tile_n * {k.knob('block_n')}" + (f" + {first}" if first else "")
+            piece = _piece(k, values, start, width)
+            epilogue(k, piece)
+            emit_store(node.store, k, piece, start)
+    return []
 
-    after = Kernel("add_parts", k.op, k.view, dict(k.knobs))
-    after.knobs["block_n"] = min(256, _power(k.view.extent("n")))
-    after.knobs["block_m"] = min(_power(k.view.extent("m")), max(1, REDUCE_ELEMENTS // after.knobs["block_n"]))
+
+@emit_finish.register
+def _workspace(node: WorkspaceFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
+    wide = _is_wide(k)
+    for span in k.spans:
+        for i, value in enumerate(_values(k, span).values()):
+            piece = _piece(k, {"": value}, k.place("n", span), span.width)
+            pointers, bounds = _partial_sums(k, piece, "part.to(tl.int64)" if wide else "part", i)
+            k.line(store(pointers, piece.value, bounds))
+    dependent = bool(k.knobs["dependent"])
+    if dependent:  # once every program has begun, so that the second kernel's start costs nothing after the last ends
+        k.first("tl.extra.cuda.gdc_launch_dependents()")
+    _declare(k)
+    after = Kernel("add_parts", k.op, k.view, dict(k.knobs), dependent=dependent)
+    elements = _spread(k) if dependent else REDUCE_ELEMENTS
+    after.knobs["block_n"] = min(256, elements, _power(k.view.extent("n")))
+    after.knobs["block_m"] = min(_power(k.view.extent("m")), max(1, elements // after.knobs["block_n"]))
+    _add_parts(after, epilogue)
+    batches = f" * {k.host_batches()}" if k.batched else ""
+    after.programs = f"{after.host_tiles('m', 'BLOCK_M')} * {after.host_tiles('n', 'BLOCK_N')}{batches}"
+    return [after]
+
+
+def _spread(k: Kernel) -> int:
+    """Elements for one program of the second kernel so that there are some ``SPREAD`` of them, a power of two."""
+    total = k.view.extent("batch") * k.view.extent("m") * k.view.extent("n")
+    return min(REDUCE_ELEMENTS, max(FEWEST_ELEMENTS, _power(total // SPREAD)))
+
+
+def _add_parts(after: Kernel, epilogue: Epilogue) -> None:
+    """The body of the kernel that adds the parts in order."""
     tiles_m = after.tiles("m", after.knob("block_m"))
     tiles_n = after.tiles("n", after.knob("block_n"))
     after.line(f"tile_n = tl.program_id(0) % {tiles_n}")
-    if k.view.extent("batch") > 1:
+    if after.batched:
         after.line(f"tile_m = tl.program_id(0) // {tiles_n} % {tiles_m}")
         after.line(f"batch = tl.program_id(0) // ({tiles_n} * {tiles_m})")
     else:
         after.line(f"tile_m = tl.program_id(0) // {tiles_n}")
-    piece = _piece(after, "total", "tile_n * BLOCK_N", after.knobs["block_n"])
-    pointers, bounds = _partial_sums(after, piece, "")
-    after.line(f"parts = {pointers}")
-    after.line("total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)")
-    with after.block(f"for _ in range({after.knob('split_k')}):"):
-        after.line(f"total += {load('parts', bounds)}")
-        after.line(f"parts += {_slab(after)}")
+    if after.dependent:
+        after.line("tl.extra.cuda.gdc_wait()")
+    totals = {name: "total" + name.removeprefix("acc") for name in after.op.accumulators}
+    piece = _piece(after, totals, "tile_n * BLOCK_N", after.knobs["block_n"])
+    names = {total: "parts" + total.removeprefix("total") for total in totals.values()}
+    bounds = ""
+    for i, (total, parts) in enumerate(names.items()):
+        pointers, bounds = _partial_sums(after, piece, "", i)
+        after.line(f"{parts} = {pointers}")
+        after.line(f"{total} = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)")
+    parts_range = "tl.static_range" if after.dependent else "range"  # all parts in flight at once
+    with after.block(f"for _ in {parts_range}({after.knob('split_k')}):"):
+        for total, parts in names.items():
+            after.line(f"{total} += {load(parts, bounds)}")
+            after.line(f"{parts} += {_slab(after)}")
     epilogue(after, piece)
     emit_store(PointerStore(), after, piece, "tile_n * BLOCK_N")
-    batches = f" * {k.view.extent('batch')}" if k.view.extent("batch") > 1 else ""
-    after.programs = f"{after.host_tiles('m', 'BLOCK_M')} * {after.host_tiles('n', 'BLOCK_N')}{batches}"
-    return [after]
+
+
+@emit_finish.register
+def _atomic(node: AtomicFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
+    steps, block_m, block_n = k.knob("split_k") if k.partial == "all" else "STEPS", k.knob("block_m"), k.knob("block_n")
+    share = "1" if k.partial == "all" else "share"
+    k.params.setdefault("workspace_ptr", Param("workspace_ptr", "*fp32", "workspace"))
+    accumulators = len(k.op.accumulators)
+    area = f"({f'{accumulators} * ' if accumulators > 1 else ''}{block_m} * {block_n})"
+    if k.partial == "some":
+        with k.block(f"if share == {steps}:"):
+            _direct(DirectFinish(PointerStore()), k, epilogue)
+        k.line("else:")
+        k.depth += 1
+    k.line("# the workspace holds the sums of each tile, then for each tile how much of it was added")
+    k.line(f"sums = workspace_ptr + tile.to(tl.int64) * {area}")
+    places = []
+    for span in k.spans:
+        width = k.width("n", span)
+        for i, value in enumerate(_values(k, span).values()):
+            first = k.knobs["block_m"] * (i * k.knobs["block_n"] + span.start)
+            inner = f"(tl.arange(0, {block_m}) * {width})[:, None] + tl.arange(0, {width})[None, :]"
+            places.append((f"sums + {first} + {inner}" if first else f"sums + {inner}", value))
+    for place, value in places:
+        k.line(f'tl.atomic_add({place}, {value}, sem="relaxed")')
+    k.line("tl.debug_barrier()")
+    k.line(f"count = workspace_ptr + {_all_tiles(k)} * {area} + tile")
+    k.line(f'added = tl.atomic_add(count, {share} * 1.0, sem="acq_rel")')
+    with k.block(f"if added + {share} == {steps}:"):
+        k.line("tl.debug_barrier()")
+        for place, value in places:
+            k.line(f'{value} = tl.load({place}, cache_modifier=".cg")')
+        k.line("tl.debug_barrier()")
+        for place, value in places:
+            k.line(f"tl.store({place}, tl.zeros_like({value}))")
+        k.line("tl.store(count, 0.0)")
+        _direct(DirectFinish(PointerStore()), k, epilogue)
+    if k.partial == "some":
+        k.depth -= 1
+    host = f"{k.host_tiles('m', 'BLOCK_M')} * {k.host_tiles('n', 'BLOCK_N')}" + (
+        f" * {k.host_batches()}" if k.batched else ""
+    )
+    each = len(k.op.accumulators) * k.knobs["block_m"] * k.knobs["block_n"] + 1
+    count = k.view.extent("batch") * each
+    for g in "mn":
+        count *= -(-k.view.extent(g) // k.knobs[f"block_{g}"])
+    k.regions.append(Region("workspace", "", f"{host} * {each}", count, 4, zeroed=True))
+    return []
+
+
+def _all_tiles(k: Kernel) -> str:
+    """Number of tiles of all batches, in 64 bits where it is known at run time only."""
+    text = f"{k.tiles('m', 'BLOCK_M')} * {k.tiles('n', 'BLOCK_N')}" + (f" * {k.batches()}" if k.batched else "")
+    return f"({text}).to(tl.int64)" if any(k.view.is_dynamic(g) for g in ("batch", "m", "n")) else text
 
 
 @emit_store.register
@@ -101,42 +194,71 @@ def _pointer_store(node: PointerStore, k: Kernel, piece: Piece, start: str) -> N
 @emit_store.register
 def _tma_store(node: TmaStore, k: Kernel, piece: Piece, start: str) -> None:
     out = k.op.output
-    k.descriptor(out, ("m", "n"), (piece.block_m, piece.width))
-    k.line(f"{out.name}_desc.store([tile_m * {k.knob('block_m')}, {start}], {piece.value}.to(tl.{out.dtype.tl}))")
+    place, value = [f"tile_m * {k.knob('block_m')}", start], piece.value
+    groups, block = ("m", "n"), (piece.block_m, piece.width)
+    if node.transposed:
+        place, value, groups, block = place[::-1], f"tl.trans({value})", groups[::-1], block[::-1]
+    suffix = "" if piece.width == k.spans[0].width // max(1, k.knobs.get("subtile", 1)) else str(piece.width)
+    name = k.descriptor(f"{out.name}_desc{suffix}", out, k.box(out, groups, block, folded=False))
+    k.line(f"{name}.store([{', '.join(place)}], {value}.to(tl.{out.dtype.tl}))")
 
 
-def _piece(k: Kernel, value: str, start: str, width: int) -> Piece:
+def _values(k: Kernel, span: Span) -> dict[str, str]:
+    """Name of each accumulator's piece, by accumulator."""
+    return {name: accumulator(name, span) for name in k.op.accumulators}
+
+
+def _piece(k: Kernel, values: dict[str, str], start: str, width: int) -> Piece:
     """Emits the row and column indices of a piece of the tile."""
-    k.line(f"rows = tile_m * {k.knob('block_m')} + tl.arange(0, {k.knob('block_m')})")
+    k.line(f"rows = {k.place('m', k.spans[0])} + tl.arange(0, {k.knob('block_m')})")
     k.line(f"columns = {start} + tl.arange(0, {width})")
-    return Piece(value, "rows", "columns", width, k.knobs["block_m"], k.knobs["block_n"])
+    first, *others = values.items()
+    return Piece(first[1], "rows", "columns", width, k.knobs["block_m"], k.knobs["block_n"], tuple(others))
 
 
-def _partial_sums(k: Kernel, piece: Piece, part: str) -> tuple[str, str]:
+def _partial_sums(k: Kernel, piece: Piece, part: str, number: int) -> tuple[str, str]:
     """Pointers to a piece of the partial sums of ``part``, and their bounds; the first part's where it is empty.
 
-    The workspace is [part, batch, M, N], dense fp32.
+    The workspace is [part, accumulator, batch, M, N], dense fp32; ``number`` counts the accumulators.
     """
     k.params.setdefault("workspace_ptr", Param("workspace_ptr", "*fp32", "workspace"))
     m, n = k.extent("m"), k.extent("n")
+    wide_m = f"{m}.to(tl.int64)" if k.view.is_dynamic("m") else m
     pointers = "workspace_ptr" + (f" + {part} * ({_slab(k)})" if part else "")
-    if k.view.extent("batch") > 1:
-        pointers += f" + batch * ({m} * {n})"
+    if number:
+        pointers += f" + {number} * ({_slab(k, 1)})"
+    if k.batched:
+        pointers += f" + {'batch.to(tl.int64)' if _is_wide(k) else 'batch'} * ({wide_m} * {n})"
     rows = f"{piece.rows}.to(tl.int64)" if _is_wide(k) else piece.rows
     pointers += f" + ({rows} * {n})[:, None] + {piece.columns}[None, :]"
     bounds = [("m", piece.rows, piece.block_m, "[:, None]"), ("n", piece.columns, piece.block_n, "[None, :]")]
     return pointers, k.bounds(bounds)
 
 
-def _slab(k: Kernel) -> str:
-    """Elements of one part of the workspace."""
-    batches = k.view.extent("batch")
-    return f"{k.extent('m')} * {k.extent('n')}" + (f" * {batches}" if batches > 1 else "")
+def _slab(k: Kernel, accumulators: int | None = None) -> str:
+    """Elements of one part of the workspace, of all its accumulators if not given."""
+    count = len(k.op.accumulators) if accumulators is None else accumulators
+    first = k.extent("m") + (".to(tl.int64)" if k.view.is_dynamic("m") else "")
+    text = f"{first} * {k.extent('n')}" + (f" * {k.batches()}" if k.batched else "")
+    return text + (f" * {count}" if count > 1 else "")
+
+
+def _declare(k: Kernel) -> None:
+    """The region of the partial sums."""
+    parts = [str(k.knobs["split_k"]), k.host_batches() if k.batched else str(k.view.extent("batch"))]
+    sizes = [host_extent(k.op, k.view, g) for g in "mn"]
+    accumulators = len(k.op.accumulators)
+    text = " * ".join([*parts, *sizes, *([str(accumulators)] if accumulators > 1 else [])])
+    count = k.knobs["split_k"] * accumulators
+    for g in ("batch", "m", "n"):
+        count *= k.view.extent(g)
+    k.regions.append(Region("workspace", "", text, count, 4, zeroed=False))
 
 
 def _is_wide(k: Kernel) -> bool:
     """Whether offsets into the workspace need 64 bits."""
-    elements = k.knobs["split_k"] * k.view.extent("batch") * k.view.extent("m") * k.view.extent("n")
+    elements = k.knobs["split_k"] * len(k.op.accumulators)
+    elements *= k.view.extent("batch") * k.view.extent("m") * k.view.extent("n")
     return elements > INT32_ELEMENTS or any(k.view.is_dynamic(g) for g in "mn")
 
 

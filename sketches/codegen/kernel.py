@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
 from autosched.sketches.op import Op, Operand
 from autosched.sketches.view import FusedAxis, MatrixView
@@ -34,6 +35,42 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of the tile's columns that has an accumulator of its own: a power of two wide.
+
+    Attributes:
+        suffix: What the names of its values end in; empty where the tile has one piece.
+        start: Its first column in the tile.
+        width: Its columns.
+    """
+
+    suffix: str
+    start: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the workspace.
+
+    Attributes:
+        name: Of the variable that the launcher passes; ``workspace`` for partial sums.
+        dtype: torch's name of its type, empty for fp32.
+        elements: Elements of that type, as a host expression.
+        count: The same at the tuned size.
+        size: Bytes of an element.
+        zeroed: Whether it must be zero before a launch, which leaves it zero.
+    """
+
+    name: str
+    dtype: str
+    elements: str
+    count: int
+    size: int
+    zeroed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
     """A host tensor descriptor: tensor, sizes and strides as host expressions, block shape."""
 
@@ -55,6 +92,15 @@ class Kernel:
         warps: Launch option; a follow-up kernel is small and keeps the default.
         stages: Likewise.
         programs: Host expression of the number of programs, set by whoever decides it.
+        before: Kernels that must run before this one.
+        regions: Parts of the workspace that it declared.
+        dependent: Whether it starts before the kernel ahead of it has ended, and waits for that itself.
+        maxnreg: Registers a thread at most; 0 for the compiler's choice.
+        shows: What its compiled form must show, or what was asked for took no effect (see ``KernelSpec.shows``).
+        partial: Which tiles a program adds only a part to: ``none``, ``all`` or ``some``; set by the Work node.
+        first_row: Name of the tile's first row where tiles do not begin at multiples of their size; set by the Work
+            node.
+        row_limit: Name of the row at which such a tile ends, if that is earlier than its size says.
     """
 
     name: str
@@ -69,11 +115,23 @@ class Kernel:
     constants: dict[str, int] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
+    before: list[Kernel] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    dependent: bool = False
+    maxnreg: int = 0
+    shows: tuple[str, ...] = ()
+    partial: str = "none"
+    first_row: str = ""
+    row_limit: str = ""
 
     # -- text -----------------------------------------------------------------------------------------------------
     def line(self, text: str) -> None:
         """Adds one line at the current depth."""
         self.lines.append("    " * self.depth + text)
+
+    def first(self, text: str) -> None:
+        """Adds one line before all others."""
+        self.lines.insert(0, "    " + text)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
@@ -97,7 +155,7 @@ class Kernel:
         """``M``, ``N`` or ``K``: a constant, or a run-time argument where the group is dynamic."""
         name = group.upper()
         if self.view.is_dynamic(group):
-            self.params.setdefault(name, Param(name, "i32", host_extent(self.view, group)))
+            self.params.setdefault(name, Param(name, "i32", host_extent(self.op, self.view, group)))
             return name
         return self.const(name, self.view.extent(group))
 
@@ -112,7 +170,7 @@ class Kernel:
         """The same number as a host expression."""
         size = self.constants[block]
         if self.view.is_dynamic(group):
-            return f"-(-{host_extent(self.view, group)} // {size})"
+            return f"-(-{host_extent(self.op, self.view, group)} // {size})"
         return str(-(-self.view.extent(group) // size))
 
     def pointer(self, tensor: Operand) -> str:
@@ -121,42 +179,92 @@ class Kernel:
         self.params.setdefault(name, Param(name, f"*{tensor.dtype.triton}", tensor.name))
         return name
 
-    def descriptor(self, tensor: Operand, groups: tuple[str, str], block: tuple[int, int]) -> str:
-        """Declares a descriptor over two groups, outermost first, as an argument."""
-        name = f"{tensor.name}_desc"
-        sizes = (host_extent(self.view, groups[0]), host_extent(self.view, groups[1]))
-        (outer,), (inner,) = self.view.group(groups[0]), self.view.group(groups[1])
-        self.boxes[name] = Box(tensor.name, sizes, (outer.stride(tensor.name), inner.stride(tensor.name)), block)
-        kind = f"tensordesc<{tensor.dtype.triton}[{block[0]}, {block[1]}]>"
+    def descriptor(self, name: str, tensor: Operand, box: Box) -> str:
+        """Declares a descriptor of ``tensor``'s element type as an argument."""
+        self.boxes[name] = box
+        kind = f"tensordesc<{tensor.dtype.triton}[{box.block[0]}, {box.block[1]}]>"
         self.params.setdefault(name, Param(name, kind, name))
         return name
+
+    def box(self, tensor: Operand, groups: tuple[str, str], block: tuple[int, int], folded: bool) -> Box:
+        """A descriptor over two groups, outermost first; ``folded`` says that a batch's matrices follow each other."""
+        outer, inner = (host_extent(self.op, self.view, g) for g in groups)
+        if folded:
+            outer = f"{self.host_batches()} * {outer}"
+        strides = [self.view.group(g)[0].stride(tensor.name) for g in groups]
+        return Box(tensor.name, (outer, inner), (strides[0], strides[1]), block)
+
+    # -- shape of the tile ----------------------------------------------------------------------------------------
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The tile's columns as pieces of powers of two, widest first."""
+        width = self.knobs["block_n"]
+        widths = [1 << i for i in reversed(range(width.bit_length())) if width >> i & 1]
+        if len(widths) == 1:
+            return (Span("", 0, width),)
+        return tuple(Span(str(i), sum(widths[:i]), w) for i, w in enumerate(widths))
+
+    def place(self, group: str, span: Span) -> str:
+        """First index of the tile along ``group``, of the piece ``span`` along the columns."""
+        if group == "m" and self.first_row:
+            return self.first_row
+        start = f"tile_{group} * {self.knob(f'block_{group}')}"
+        return f"{start} + {span.start}" if group == "n" and span.start else start
+
+    def width(self, group: str, span: Span) -> str:
+        """Length of the tile along ``group``, of the piece ``span`` along the columns."""
+        name = self.knob(f"block_{group}")
+        return str(span.width) if group == "n" and span.suffix else name
+
+    # -- batches --------------------------------------------------------------------------------------------------
+    @property
+    def batched(self) -> bool:
+        """Whether there may be more than one matrix."""
+        return self.view.extent("batch") > 1 or self.view.is_dynamic("batch")
+
+    def batches(self) -> str:
+        """Number of matrices: a number, or a run-time argument."""
+        return self.extent("batch") if self.view.is_dynamic("batch") else str(self.view.extent("batch"))
+
+    def host_batches(self) -> str:
+        """The same as a host expression."""
+        return host_extent(self.op, self.view, "batch")
 
     # -- index arithmetic -----------------------------------------------------------------------------------------
     def needs_mask(self, group: str, block: int) -> bool:
         """Whether tiles of ``block`` overhang the group."""
+        if group == "m" and self.row_limit:
+            return True
         return self.view.is_dynamic(group) or self.view.extent(group) % block != 0
+
+    def limit(self, group: str) -> str:
+        """What the tile's indices along ``group`` stay below."""
+        return self.row_limit if group == "m" and self.row_limit else self.extent(group)
 
     def offset(self, tensor: Operand, group: str, index: str) -> str:
         """Element offset of ``index`` along ``group`` in ``tensor``; empty if the group does not index it."""
-        wide = tensor.span > INT32_ELEMENTS
+        wide = tensor.span > INT32_ELEMENTS or self.view.is_dynamic(group)  # a dynamic group may grow
         return walk(self.view.group(group), tensor.name, f"{index}.to(tl.int64)" if wide else index)
 
     def batch_offset(self, tensor: Operand) -> str:
         """`` + offset`` of the batch in ``tensor``; empty where there is one batch."""
-        if self.view.extent("batch") == 1:
+        if not self.batched:
             return ""
         offset = self.offset(tensor, "batch", "batch")
         return f" + {offset}" if offset else ""
 
     def bounds(self, indices: Sequence[tuple[str, str, int, str]]) -> str:
         """``mask=..., `` keyword for (group, index, block, ``[:, None]``-like slice); empty where nothing overhangs."""
-        tests = [f"({i} < {self.extent(g)}){s}" for g, i, block, s in indices if self.needs_mask(g, block)]
+        tests = [f"({i} < {self.limit(g)}){s}" for g, i, block, s in indices if self.needs_mask(g, block)]
         return " & ".join(tests)
 
 
-def host_extent(view: MatrixView, group: str) -> str:
-    """A group's extent as a host expression: a number, or the name of a run-time size."""
-    return group.upper() if view.is_dynamic(group) else str(view.extent(group))
+def host_extent(op: Op, view: MatrixView, group: str) -> str:
+    """A group's extent as a host expression: a number, or a product with the names of run-time sizes."""
+    axes = [op.axis(name) for fused in view.group(group) for name in fused.axes]
+    fixed = prod(a.extent for a in axes if not a.dynamic)
+    factors = [a.name.upper() for a in axes if a.dynamic] + ([str(fixed)] if fixed > 1 else [])
+    return " * ".join(factors) or "1"
 
 
 def walk(axes: tuple[FusedAxis, ...], tensor: str, index: str) -> str:
@@ -183,9 +291,9 @@ def scaled(index: str, stride: int) -> str:
     return index if stride == 1 else f"{index} * {stride}"
 
 
-def load(pointers: str, bounds: str) -> str:
-    """A load, zero outside ``bounds``; unmasked where these are empty."""
-    return f"tl.load({pointers}" + (f", mask={bounds}, other=0.0)" if bounds else ")")
+def load(pointers: str, bounds: str, options: str = "") -> str:
+    """A load, zero outside ``bounds``; unmasked where these are empty. ``options`` are further keywords."""
+    return f"tl.load({pointers}" + (f", mask={bounds}, other=0.0" if bounds else "") + options + ")"
 
 
 def store(pointers: str, value: str, bounds: str) -> str:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from autosched.sketches.codegen.kernel import Kernel
+from autosched.sketches.codegen.kernel import Kernel, Region
 from autosched.sketches.nodes import Launch
 from autosched.sketches.op import Op
 
+#: Elements of fp32 that regions of a shared workspace begin at multiples of (256 bytes; descriptors need 16).
+ALIGNED = 64
 
-def emit_launch(node: Launch, kernels: list[Kernel], workspace: str) -> str:
+_ZEROS = '''_KEPT = {}
+
+
+def _zeros(elements, device):
+    """Zeros, which every launch leaves zero: kept for each device and stream, new ones inside a graph capture."""
+    import torch
+
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(elements, dtype=torch.float32, device=device)
+    key = (device, torch.cuda.current_stream(device).cuda_stream)
+    if key not in _KEPT or _KEPT[key].numel() < elements:
+        _KEPT[key] = torch.zeros(elements, dtype=torch.float32, device=device)
+    return _KEPT[key]'''
+
+
+def emit_launch(node: Launch, kernels: list[Kernel], regions: list[Region]) -> str:
     """The text of ``TENSORS``, ``launch`` and ``run``.
 
     Args:
         node: The node.
         kernels: In the order in which they run.
-        workspace: Host expression of the fp32 elements of workspace; empty if there is none.
+        regions: Parts of the workspace; that of the partial sums is the first.
     """
     op = kernels[0].op
     names = [o.name for o in (*op.operands, op.output)]
@@ -21,21 +38,62 @@ def emit_launch(node: Launch, kernels: list[Kernel], workspace: str) -> str:
     if body:
         body.append(f"    if 0 in ({', '.join(_sizes(op))},):")
         body.append("        return")
-    if workspace:
-        body += ["    if workspace is None:", "        import torch", ""]
-        body.append(f"        workspace = torch.empty({workspace}, dtype=torch.float32, device={names[0]}.device)")
+    body += _workspace(regions, names[0])
     for k in kernels:
         for name, box in k.boxes.items():
             sizes, strides, block = f"[{', '.join(box.sizes)}]", list(box.strides), list(box.block)
             body.append(f"    {name} = TensorDescriptor({box.tensor}, {sizes}, {strides}, {block})")
         arguments = ", ".join(p.host for p in k.params.values())
-        body.append(f"    {k.name}[({k.programs},)]({arguments}, num_warps={k.warps}, num_stages={k.stages})")
+        extra = "".join(f", {name}={value}" for name, value in options(k).items())
+        body.append(f"    {k.name}[({k.programs},)]({arguments}, num_warps={k.warps}, num_stages={k.stages}{extra})")
     head = [
         f"def launch({', '.join(names)}, *, workspace=None):",
         f'    """Runs the kernel{"s" if len(kernels) > 1 else ""} on the current stream. '
         'The tensors are taken as they are: see TENSORS."""',
     ]
-    return "\n".join([*_tensors(op), "", "", *head, *body, "", "", *_run(op)]) + "\n"
+    zeros = [_ZEROS, "", ""] if any(r.zeroed for r in regions) else []
+    return "\n".join([*_tensors(op), "", "", *zeros, *head, *body, "", "", *_run(op)]) + "\n"
+
+
+def options(k: Kernel) -> dict[str, bool | int]:
+    """Launch options beside warps and stages."""
+    found: dict[str, bool | int] = {"maxnreg": k.maxnreg} if k.maxnreg else {}
+    return {**found, "launch_pdl": True} if k.dependent else found
+
+
+def fp32_elements(region: Region) -> int:
+    """Elements of fp32 that a region takes at the tuned size, rounded up so that the next one is aligned."""
+    return -(-region.count * region.size // (4 * ALIGNED)) * ALIGNED
+
+
+def _workspace(regions: list[Region], tensor: str) -> list[str]:
+    """Lines that make the workspace, if none is given, and cut it into its regions."""
+    if not regions:
+        return []
+    if len(regions) == 1 and regions[0].name == "workspace" and not regions[0].zeroed:
+        return [
+            "    if workspace is None:",
+            "        import torch",
+            "",
+            f"        workspace = torch.empty({regions[0].elements}, dtype=torch.float32, device={tensor}.device)",
+        ]
+    lines: list[str] = []
+    ends = []
+    for i, region in enumerate(regions):
+        quarter = 4 * ALIGNED // region.size
+        lines.append(f"    end{i} = {f'end{i - 1} + ' if i else ''}-(-({region.elements}) // {quarter}) * {ALIGNED}")
+        ends.append(f"end{i}")
+    lines.append("    if workspace is None:")
+    if regions[0].zeroed:
+        lines.append(f"        workspace = _zeros({ends[-1]}, {tensor}.device)")
+    else:
+        lines += ["        import torch", ""]
+        lines.append(f"        workspace = torch.empty({ends[-1]}, dtype=torch.float32, device={tensor}.device)")
+    for i, region in enumerate(regions):
+        if region.name != "workspace":
+            source = region.name.removesuffix("_copy")
+            lines.append(f"    {region.name} = workspace[{ends[i - 1] if i else 0} : end{i}].view({source}.dtype)")
+    return lines
 
 
 def _sizes(op: Op) -> dict[str, tuple[str, int]]:

@@ -1,16 +1,20 @@
 """Emitters of the Load nodes: a prologue before the reduction loop and an assignment inside it.
 
-Inside the loop ``k0`` is the first index of the step.
+Inside the loop ``k0`` is the first index of the step. An operand that has the tile's columns is loaded in one piece
+for each accumulator.
 """
 
 from __future__ import annotations
 
 from functools import singledispatch
 
-from autosched.sketches.codegen.kernel import Kernel, along, load
-from autosched.sketches.nodes import Load, PointerLoad, TmaLoad
+from autosched.sketches.box import box_map
+from autosched.sketches.codegen.copy import emit_copy
+from autosched.sketches.codegen.kernel import Kernel, Span, along, load
+from autosched.sketches.nodes import CopiedLoad, Load, PointerLoad, TmaLoad
 
-BLOCKS = {"m": "block_m", "n": "block_n", "k": "block_k"}
+#: The whole tile: what an operand without the columns is loaded as.
+WHOLE = Span("", 0, 0)
 
 
 @singledispatch
@@ -28,44 +32,97 @@ def emit_step(node: Load, k: Kernel) -> None:
 @emit_prologue.register
 def _pointer_prologue(node: PointerLoad, k: Kernel) -> None:
     tensor, group = k.op.operand(node.operand), _fixed_group(node)
-    block = k.knob(BLOCKS[group])
-    k.line(f"{node.operand}_{group} = tile_{group} * {block} + tl.arange(0, {block})")
-    offset = k.offset(tensor, group, f"{node.operand}_{group}")
-    base = f"{k.pointer(tensor)}{k.batch_offset(tensor)}"
-    k.line(f"{node.operand}_base = {base}" + (f" + {along(offset, _axis(node, group))}" if offset else ""))
+    for span in _spans(node, k):
+        name = node.operand + span.suffix
+        k.line(f"{name}_{group} = {k.place(group, span)} + tl.arange(0, {k.width(group, span)})")
+        offset = k.offset(tensor, group, f"{name}_{group}")
+        base = f"{k.pointer(tensor)}{k.batch_offset(tensor)}"
+        k.line(f"{name}_base = {base}" + (f" + {along(offset, _axis(node, group))}" if offset else ""))
 
 
 @emit_step.register
 def _pointer_step(node: PointerLoad, k: Kernel) -> None:
-    tensor, group, name = k.op.operand(node.operand), _fixed_group(node), node.operand
+    tensor, group = k.op.operand(node.operand), _fixed_group(node)
     block = k.knob("block_k")
-    k.line(f"{name}_k = k0 + tl.arange(0, {block})")
-    offset = k.offset(tensor, "k", f"{name}_k")
-    bounds = k.bounds(
-        [
-            (group, f"{name}_{group}", k.knobs[BLOCKS[group]], _axis(node, group)),
-            ("k", f"{name}_k", k.knobs["block_k"], _axis(node, "k")),
-        ]
-    )
-    pointers = f"{name}_base" + (f" + {along(offset, _axis(node, 'k'))}" if offset else "")
-    shape = f"({k.knob(BLOCKS[node.rows])}, {k.knob(BLOCKS[node.columns])})"
-    if not (offset and k.offset(tensor, group, "x")):
-        pointers = f"tl.broadcast_to({pointers}, {shape})"
-    k.line(f"{name} = {load(pointers, bounds)}")
+    k.line(f"{node.operand}_k = k0 + tl.arange(0, {block})")
+    offset = k.offset(tensor, "k", f"{node.operand}_k")
+    for span in _spans(node, k):
+        name = node.operand + span.suffix
+        bounds = k.bounds(
+            [
+                (group, f"{name}_{group}", k.knobs[f"block_{group}"], _axis(node, group)),
+                ("k", f"{node.operand}_k", k.knobs["block_k"], _axis(node, "k")),
+            ]
+        )
+        pointers = f"{name}_base" + (f" + {along(offset, _axis(node, 'k'))}" if offset else "")
+        shape = f"({k.width(node.rows, span)}, {k.width(node.columns, span)})"
+        if not (offset and k.offset(tensor, group, "x")):
+            pointers = f"tl.broadcast_to({pointers}, {shape})"
+        k.line(f"{name} = {load(pointers, bounds, _caching(node, k))}")
 
 
 @emit_prologue.register
 def _tma_prologue(node: TmaLoad, k: Kernel) -> None:
-    groups = (node.columns, node.rows) if node.transposed else (node.rows, node.columns)
-    block = (k.knobs[BLOCKS[groups[0]]], k.knobs[BLOCKS[groups[1]]])
-    k.descriptor(k.op.operand(node.operand), groups, block)
+    tensor, groups = k.op.operand(node.operand), _stored(node)
+    for span in _spans(node, k):
+        block = (_length(k, groups[0], span), _length(k, groups[1], span))
+        k.descriptor(f"{node.operand}_desc{span.suffix}", tensor, k.box(tensor, groups, block, _folded(node, k)))
 
 
 @emit_step.register
 def _tma_step(node: TmaLoad, k: Kernel) -> None:
-    groups = (node.columns, node.rows) if node.transposed else (node.rows, node.columns)
-    starts = ", ".join("k0" if g == "k" else f"tile_{g} * {k.knob(BLOCKS[g])}" for g in groups)
-    k.line(f"{node.operand} = {node.operand}_desc.load([{starts}])" + (".T" if node.transposed else ""))
+    _boxes(node, k, _folded(node, k))
+
+
+@emit_prologue.register
+def _copied_prologue(node: CopiedLoad, k: Kernel) -> None:
+    tensor, groups = k.op.operand(node.operand), _stored(node)
+    copy = emit_copy(k, tensor, groups[0])
+    for span in _spans(node, k):
+        block = (_length(k, groups[0], span), _length(k, groups[1], span))
+        k.descriptor(f"{node.operand}_desc{span.suffix}", tensor, copy.box(block))
+
+
+@emit_step.register
+def _copied_step(node: CopiedLoad, k: Kernel) -> None:
+    _boxes(node, k, folded=k.batched)
+
+
+def _caching(node: PointerLoad, k: Kernel) -> str:
+    """Keywords of a gather that say what the caches do with it."""
+    evicted = {1: "n", 2: "m"}.get(k.knobs["evict"]) == _fixed_group(node)
+    text = ', eviction_policy="evict_first"' if evicted else ""
+    return text + (', cache_modifier=".cg"' if k.knobs["cache"] else "")
+
+
+def _boxes(node: TmaLoad, k: Kernel, folded: bool) -> None:
+    """Emits the loads of the boxes of one step."""
+    outer, inner = _stored(node)
+    for span in _spans(node, k):
+        places = ["k0" if g == "k" else k.place(g, span) for g in (outer, inner)]
+        if folded:
+            places[0] = f"batch * {k.extent(outer)} + {places[0]}"
+        turned = ".T" if node.transposed else ""
+        k.line(f"{node.operand}{span.suffix} = {node.operand}_desc{span.suffix}.load([{', '.join(places)}]){turned}")
+
+
+def _folded(node: TmaLoad, k: Kernel) -> bool:
+    box = box_map(k.view, k.op.operand(node.operand), node.rows, node.columns)
+    assert box is not None
+    return box.folded
+
+
+def _spans(node: Load, k: Kernel) -> tuple[Span, ...]:
+    return k.spans if "n" in (node.rows, node.columns) else (WHOLE,)
+
+
+def _length(k: Kernel, group: str, span: Span) -> int:
+    return span.width if group == "n" else k.knobs[f"block_{group}"]
+
+
+def _stored(node: TmaLoad) -> tuple[str, str]:
+    """The groups of the node's tensor, outermost first."""
+    return (node.columns, node.rows) if node.transposed else (node.rows, node.columns)
 
 
 def _fixed_group(node: Load) -> str:

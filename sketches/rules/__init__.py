@@ -5,11 +5,12 @@ from __future__ import annotations
 from autosched.errors import UnsupportedError
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import Rule, State
-from autosched.sketches.rules.load_path import LoadPathRule, StorePathRule
+from autosched.sketches.rules.load_path import CopyRule, LoadPathRule, StorePathRule
 from autosched.sketches.rules.persistent import PersistentRule
-from autosched.sketches.rules.split import SplitReductionRule
-from autosched.sketches.rules.tile import TileRule
-from autosched.sketches.rules.view import MatrixViewRule
+from autosched.sketches.rules.ragged import RaggedRule
+from autosched.sketches.rules.split import SplitReductionRule, StreamRule
+from autosched.sketches.rules.tile import MatrixVectorRule, TileRule
+from autosched.sketches.rules.view import MatrixViewRule, OperandSideRule
 from autosched.sketches.schedule import Schedule
 from autosched.sketches.sketch import Sketch, Step
 from autosched.sketches.target import Target
@@ -21,6 +22,11 @@ RULES: tuple[Rule, ...] = (
     PersistentRule(),
     StorePathRule(),
     SplitReductionRule(),
+    OperandSideRule(),
+    MatrixVectorRule(),
+    CopyRule(),
+    StreamRule(),
+    RaggedRule(),
 )
 
 
@@ -28,8 +34,9 @@ def derive(op: Op, target: Target, rules: tuple[Rule, ...] = RULES) -> tuple[Ske
     """Every sketch of ``op`` on ``target``, in an order that depends on nothing but the rules.
 
     Raises:
-        UnsupportedError: No rule makes a sketch of the op.
+        UnsupportedError: No rule makes a sketch of the op, or the device has no products of its type.
     """
+    target.peak_flops(op.operand(op.products[0].left).dtype.name)
     queue: list[tuple[State, tuple[Step, ...]]] = [(op, ())]
     seen: set[State] = {op}
     sketches: list[Sketch] = []

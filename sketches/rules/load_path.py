@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autosched.sketches.nodes import DirectFinish, PointerLoad, PointerStore, SubtiledFinish, TmaLoad, TmaStore
+from autosched.sketches.box import LARGEST_EXTENT, box_map
+from autosched.sketches.nodes import (
+    AtomicFinish,
+    CopiedLoad,
+    DirectFinish,
+    Load,
+    PointerLoad,
+    PointerStore,
+    SubtiledFinish,
+    TmaLoad,
+    TmaStore,
+)
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import State
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target
 from autosched.sketches.view import MatrixView
 
-
-def box_order(view: MatrixView, op: Op, tensor: str, rows: str, columns: str) -> bool | None:
-    """How a box over two groups lies in ``tensor``: ``False`` rows outermost, ``True`` columns outermost.
-
-    ``None`` where no descriptor describes it: more than one stride in a group, no unit stride, an outer stride that
-    16 bytes do not divide, batches, or an extent past 2^31 (FACTS of the CUDA driver API: cuTensorMapEncodeTiled).
-    """
-    groups = (view.group(rows), view.group(columns))
-    if view.extent("batch") > 1 or any(len(g) != 1 for g in groups):
-        return None
-    (row,), (column,) = groups
-    operand = op.operand(tensor)
-    outer, inner = row.stride(tensor), column.stride(tensor)
-    for transposed, big, unit, axes in ((False, outer, inner, (row, column)), (True, inner, outer, (column, row))):
-        aligned = big * operand.dtype.bytes % 16 == 0 and 0 < big * operand.dtype.bytes < 2**40
-        if unit == 1 and aligned and all(a.extent < 2**31 for a in axes):
-            return transposed
-    return None
+#: Rows or columns of an operand below which it is not copied.
+WORTH_COPYING = 64
 
 
 class LoadPathRule:
@@ -38,18 +33,61 @@ class LoadPathRule:
     name = "load path"
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Fires once for each operand that is still gathered and may be a box."""
-        if not isinstance(state, Sketch) or not target.has_tma:
+        """Fires once for each side whose operands are still gathered and may all be boxes."""
+        if not isinstance(state, Sketch) or not target.has_tma or state.combine.summed:
             return
-        for i, load in enumerate(state.loads):
-            if not isinstance(load, PointerLoad):
+        for rows, columns in (("m", "k"), ("k", "n")):
+            side = [load for load in state.loads if (load.rows, load.columns) == (rows, columns)]
+            boxes = [box_map(state.view, op.operand(load.operand), rows, columns) for load in side]
+            if not all(isinstance(load, PointerLoad) for load in side) or None in boxes:
                 continue
-            transposed = box_order(state.view, op, load.operand, load.rows, load.columns)
-            if transposed is None:
+            found = {
+                load.operand: TmaLoad(load.operand, rows, columns, box.transposed)
+                for load, box in zip(side, boxes, strict=True)
+                if box is not None
+            }
+            loads = tuple(found.get(load.operand, load) for load in state.loads)
+            yield replace(state, loads=loads), f"{', '.join(found)} through a TMA descriptor"
+
+
+class CopyRule:
+    """Replaces an operand's pointer gather by boxes of a padded copy with the reduction innermost."""
+
+    name = "padded copy"
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Fires once for each side whose operands no descriptor describes, or whose type needs another order."""
+        if not isinstance(state, Sketch) or not target.has_tma or state.combine.summed:
+            return
+        if isinstance(state.finish, AtomicFinish) and any(state.view.is_dynamic(g) for g in ("m", "n")):
+            return  # the zeros would begin or end elsewhere at another size, and copies lie beside them
+        if op.ragged is not None:
+            return  # a copy has the same rows for each matrix of a batch
+        for rows, columns in (("m", "k"), ("k", "n")):
+            side = [load for load in state.loads if (load.rows, load.columns) == (rows, columns)]
+            if not all(isinstance(load, PointerLoad) and _needs_copy(op, state.view, load) for load in side):
                 continue
-            box = TmaLoad(load.operand, load.rows, load.columns, transposed)
-            loads = (*state.loads[:i], box, *state.loads[i + 1 :])
-            yield replace(state, loads=loads), f"{load.operand} through a TMA descriptor"
+            found = {load.operand: CopiedLoad(load.operand, rows, columns, rows == "k") for load in side}
+            loads = tuple(found.get(load.operand, load) for load in state.loads)
+            yield replace(state, loads=loads), f"{', '.join(found)} copied, rows padded to 16 bytes, then boxes of that"
+
+
+def _needs_copy(op: Op, view: MatrixView, load: Load) -> bool:
+    """Whether no descriptor describes the operand, or it is a box that the dot's type must first be turned for.
+
+    ``wgmma`` reads elements of other sizes than two bytes only with the reduction innermost (PTX ISA). A short tile
+    side is not worth a copy.
+    """
+    operand = op.operand(load.operand)
+    outer = load.columns if load.rows == "k" else load.rows
+    if any(len(view.group(g)) != 1 for g in (outer, "k")) or len(view.batch) > 1 or view.extent(outer) < WORTH_COPYING:
+        return False
+    if view.is_dynamic("k") or view.is_dynamic("batch"):
+        return False
+    if max(view.extent("batch") * view.extent(outer), view.extent("k")) >= LARGEST_EXTENT:
+        return False
+    box = box_map(view, operand, load.rows, load.columns)
+    return box is None or (operand.dtype.bytes != 2 and box.transposed != (load.rows == "k"))
 
 
 class StorePathRule:
@@ -58,11 +96,16 @@ class StorePathRule:
     name = "store path"
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Fires where the finish stores tiles through pointers and the rows of the output are the box's rows."""
-        if not isinstance(state, Sketch) or not target.has_tma:
+        """Fires where the finish stores tiles through pointers.
+
+        A box that would overhang into the next matrix, or into the rows of the next group, is none.
+        """
+        if not isinstance(state, Sketch) or not target.has_tma or op.ragged is not None:
             return
         finish = state.finish
         if not isinstance(finish, DirectFinish | SubtiledFinish) or not isinstance(finish.store, PointerStore):
             return
-        if box_order(state.view, op, op.output.name, "m", "n") is False:
-            yield replace(state, finish=replace(finish, store=TmaStore())), "the output through a TMA descriptor"
+        box = box_map(state.view, op.output, "m", "n")
+        if box is not None and not box.folded:
+            store = TmaStore(box.transposed)
+            yield replace(state, finish=replace(finish, store=store)), "the output through a TMA descriptor"

@@ -19,7 +19,9 @@ class PersistentRule:
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
         """Fires on a grid of tiles that store their result directly."""
-        if isinstance(state, Sketch) and isinstance(state.work, GridWork) and isinstance(state.finish, DirectFinish):
+        if not isinstance(state, Sketch) or state.combine.summed:
+            return
+        if isinstance(state.work, GridWork) and isinstance(state.finish, DirectFinish):
             yield (
                 replace(state, work=PersistentWork(target.sms), finish=SubtiledFinish(state.finish.store)),
                 f"a tile loop over {target.sms} programs, epilogue in column pieces",

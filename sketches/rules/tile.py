@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autosched.sketches.nodes import (
     ChainEpilogue,
@@ -12,12 +13,18 @@ from autosched.sketches.nodes import (
     Launch,
     PointerLoad,
     PointerStore,
+    SplitWork,
+    SumCombine,
+    Work,
 )
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import State
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target
 from autosched.sketches.view import MatrixView
+
+#: Rows up to which a program a row is derived; each reads the columns' operand again.
+FEW_ROWS = 4
 
 
 class TileRule:
@@ -26,22 +33,38 @@ class TileRule:
     name = "multi-level tile"
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Fires on a view; the operands of all products are loaded once each."""
-        if not isinstance(state, MatrixView):
+        """Fires on a view whose rows all read the same matrix of a batch; operands of all products are loaded once."""
+        if not isinstance(state, MatrixView) or op.ragged is not None:
             return
-        loads: dict[str, PointerLoad] = {}
-        for product in op.products:
-            loads.setdefault(product.left, PointerLoad(product.left, "m", "k"))
-            loads.setdefault(product.right, PointerLoad(product.right, "k", "n"))
-        yield (
-            Sketch(
-                view=state,
-                work=GridWork(),
-                loads=tuple(loads.values()),
-                combine=DotCombine(),
-                epilogue=ChainEpilogue(),
-                finish=DirectFinish(PointerStore()),
-                launch=Launch(),
-            ),
-            "block_m x block_n tiles, a loop over block_k, tile rows grouped for L2",
-        )
+        plain = plainest(op, state, GridWork())
+        yield plain, "block_m x block_n tiles, a loop over block_k, tile rows grouped for L2"
+
+
+def plainest(op: Op, view: MatrixView, work: Work) -> Sketch:
+    """The tree in which everything goes through pointers; the operands of all products are loaded once each."""
+    lefts = dict.fromkeys(view.left(p) for p in op.products)
+    rights = dict.fromkeys(view.right(p) for p in op.products)
+    return Sketch(
+        view=view,
+        work=work,
+        loads=(*(PointerLoad(x, "m", "k") for x in lefts), *(PointerLoad(x, "k", "n") for x in rights)),
+        combine=DotCombine(),
+        epilogue=ChainEpilogue(),
+        finish=DirectFinish(PointerStore()),
+        launch=Launch(),
+    )
+
+
+class MatrixVectorRule:
+    """Multiplies and adds without tensor cores where the rows are too few to fill their tiles."""
+
+    name = "matrix-vector"
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Fires on tiles of at most ``FEW_ROWS`` rows whose operands are gathered, and that one product fills."""
+        if not isinstance(state, Sketch) or not isinstance(state.combine, DotCombine) or state.view.swapped:
+            return
+        gathered = all(isinstance(load, PointerLoad) for load in state.loads)
+        simple = len(op.products) == 1 and op.accumulate == "fp32" and isinstance(state.work, GridWork | SplitWork)
+        if gathered and simple and state.view.extent("m") <= FEW_ROWS:
+            yield replace(state, combine=SumCombine()), "a row of block_n columns a program, no tensor cores"

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import State
 from autosched.sketches.target import Target
-from autosched.sketches.view import matrix_views
+from autosched.sketches.view import MatrixView, matrix_views
+
+#: Rows below which a dot of full speed (``wgmma``) is to be had from the columns alone.
+SKINNY = 64
 
 
 class MatrixViewRule:
@@ -20,3 +23,16 @@ class MatrixViewRule:
         if isinstance(state, Op):
             for view in matrix_views(op):
                 yield view, view.tag
+
+
+class OperandSideRule:
+    """Exchanges rows and columns, so that a skinny product gives the tensor cores rows of the other operand."""
+
+    name = "operand side"
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Fires on a view as it is written that has fewer rows than ``SKINNY`` and more columns."""
+        if op.ragged is not None:  # groups are of rows
+            return
+        if isinstance(state, MatrixView) and not state.swapped and state.extent("m") < SKINNY <= state.extent("n"):
+            yield state.transposed(), state.transposed().tag

@@ -110,6 +110,15 @@ def test_budget_0_measures_nothing(cli: Cli) -> None:
     assert "Replaying" not in ran.err
 
 
+def test_scales_are_part_of_the_op(cli: Cli, synthetic: Callable[..., None]) -> None:
+    synthetic()
+    plain = (*GEMM, "--budget", "2", "--strategy", "random", "--on", "recorded", "--no-log", "--json")
+    keys = {s: cli(*plain, *(("--scales", s) if s else ())).json["key"] for s in ("", "tensor", "row_column")}
+    assert keys[""] == gemm(512, 512, 512).key()
+    assert keys["tensor"] == gemm(512, 512, 512, scales="tensor").key()
+    assert keys["row_column"] == gemm(512, 512, 512, scales="row_column").key()
+
+
 def test_all_failed(cli: Cli, synthetic: Callable[..., None]) -> None:
     synthetic(compile_error=0.75, run_timeout=0.25)
     ran = cli(*GEMM, "--budget", "12", "--on", "recorded", "--no-log", "--json")
@@ -188,6 +197,7 @@ BAD = {
     "dtype": ((*GEMM, "--dtype", "bf17"), "'bf17'", "bf16"),
     "layout": ((*GEMM, "--layout", "nx"), "'nx'", "nn"),
     "epilogue": ((*GEMM, "--epilogue", "bias,glue"), "'glue'", "gelu"),
+    "scales": ((*GEMM, "--scales", "rows"), "'rows'", "row_column"),
     "budget": ((*GEMM, "--budget", "-1"), "-1 trials", "0 or more"),
     "no budget": ((*GEMM, "--budget", "many"), "'many'", "autosched tune --help"),
     "seconds": ((*GEMM, "--seconds", "-2"), "-2.0 seconds", "0 or more"),

@@ -1,63 +1,20 @@
 """Every feature of three schedules against values worked out by hand, and the properties of whole batches."""
 
-from dataclasses import dataclass
 from math import log2
 
 import numpy as np
 import pytest
 
 from autosched.features import COLUMN, FEATURES, Extractor, extract
-from autosched.sketches.builders import gemm
-from autosched.sketches.knobs import KNOB_NAMES
+from autosched.search.domains import Domains
+from autosched.sketches.builders import bmm, gemm, grouped_gemm
 from autosched.sketches.op import Op
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import ScheduleBatch
-from autosched.sketches.target import PRESETS
+from autosched.sketches.target import PRESETS, Target
+from tests.features.stubs import H200, one
 
-H200 = PRESETS["H200"]
 ROOFLINE_4096 = 2 * 4096**3 / (4096 * 132 * 1980e6) * 1e6
-
-
-@dataclass(frozen=True)
-class View:
-    """The matrix view as far as features read it."""
-
-    m: int
-    n: int
-    k: int
-
-    def extent(self, role: str) -> int:
-        return int(getattr(self, role))
-
-
-@dataclass(frozen=True)
-class StubSketch:
-    """A sketch as far as features read it, so that the values below do not depend on the rules."""
-
-    view: View
-    given: tuple[tuple[str, int], ...]
-
-    def facts(self) -> dict[str, int]:
-        names = ["persistent", "split", "tma_a", "tma_b", "tma_store", "subtiled", "workspace", "trans_a", "trans_b"]
-        return {
-            **dict.fromkeys(names, 0),
-            "align_a": 16,
-            "align_b": 16,
-            "align_out": 16,
-            "batch": 1,
-            **dict(self.given),
-        }
-
-
-def one(op: Op, facts: dict[str, int], **knobs: int) -> dict[str, float]:
-    extents = [op.extents[x] for x in "MNK"]
-    sketch = StubSketch(View(*extents), tuple(facts.items()))
-    row = [0, *(knobs.get(name, -1) for name in KNOB_NAMES)]
-    batch = ScheduleBatch((sketch,), np.array([row], np.int32))  # type: ignore[arg-type]
-    values = extract(op, H200, batch)
-    assert values.dtype == np.float32
-    assert values.shape == (1, len(FEATURES))
-    return {f.name: float(v) for f, v in zip(FEATURES, values[0], strict=True)}
 
 
 LARGE = {
@@ -73,9 +30,16 @@ LARGE = {
     "log2_tiles_m": 5,
     "log2_tiles_n": 4,
     "log2_k_steps": 6,
+    "log2_unroll": 0,
     "log2_padded_flops": 0,
     "stages": 4,
     "flatten": 1,
+    "specialize": 0,
+    "dependent": 0,
+    "maxnreg": 0,
+    "evict": 0,
+    "cache": 0,
+    "pieced": 0,
     "used_m": 1,
     "used_n": 1,
     "used_k": 1,
@@ -114,6 +78,7 @@ LARGE = {
     # The busiest SM takes 4 tiles of 64 steps of 49,152 B, at 1.5 / 132 of 11 TB/s: 125 kB/us.
     "log2_load_time": log2(4 * 64 * 49152 / 125000 / ROOFLINE_4096),
     "log2_reduction_time": 0,
+    "log2_copy_time": 0,
     "log2_serial_time": log2(
         4 * 132 / 512
         + (3 * 33554432 + (40894464 * 512 / 132 - 67108864) * (1 - 60 / 64)) / 4.8e6 / ROOFLINE_4096
@@ -129,6 +94,12 @@ LARGE = {
     "workspace": 0,
     "trans_a": 0,
     "trans_b": 0,
+    "stream_k": 0,
+    "atomic": 0,
+    "copied_a": 0,
+    "copied_b": 0,
+    "summed": 0,
+    "swapped": 0,
     "log2_align_a": 4,
     "log2_align_b": 4,
     "log2_align_out": 4,
@@ -139,6 +110,8 @@ LARGE = {
     "log2_element_bytes": 1,
     "log2_output_bytes": 1,
     "tensor_cores": 1,
+    "accumulators": 1,
+    "ragged": 0,
     "epilogue_steps": 0,
     "epilogue_traffic": 0,
     "log2_intensity": log2(2 * 4096**3 / (3 * 33554432)),
@@ -314,30 +287,48 @@ def test_wgmma_turns_operands_of_other_than_two_bytes_unless_k_is_contiguous() -
 
 
 ODD_SHAPES = [(1, 1, 1), (1, 4096, 4096), (1000, 1000, 1000), (4095, 4097, 4099), (128, 128, 65536), (7, 3, 100003)]
+#: Features that are shares, above 0.
+SHARES = ("used_m", "used_n", "used_k", "wave_efficiency", "sm_efficiency", "pipeline_fill")
+#: Features that are logarithms of 1 or more, or shares that may be 0.
+NOT_NEGATIVE = ("log2_l2_traffic", "log2_workspace", "log2_reduction_time", "log2_copy_time", "epilogue_traffic")
 
 
-def random_batch(op: Op, n: int, seed: int) -> ScheduleBatch:
-    sketches = derive(op, H200)
-    rng = np.random.default_rng(seed)
-    values = np.full((n, 1 + len(KNOB_NAMES)), -1, np.int32)
-    values[:, 0] = rng.integers(0, len(sketches), n)
-    for i, sketch in enumerate(sketches):
-        rows = np.flatnonzero(values[:, 0] == i)
-        for knob in sketch.knobs:
-            values[rows, 1 + KNOB_NAMES.index(knob.name)] = knob.sample(rng, len(rows))
-    return ScheduleBatch(sketches, values)
+def random_batch(op: Op, n: int, seed: int, target: Target = H200) -> ScheduleBatch:
+    """Schedules of all sketches, valid or not."""
+    sketches = derive(op, target)
+    return ScheduleBatch(sketches, Domains.of(sketches).sample(np.random.default_rng(seed), n))
 
 
-@pytest.mark.parametrize("shape", ODD_SHAPES)
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_random_batches_are_finite(shape: tuple[int, int, int], dtype: str) -> None:
-    op = gemm(*shape, dtype=dtype)
-    values = extract(op, H200, random_batch(op, 500, 1))
+def check_values(op: Op, target: Target) -> None:
+    batch = random_batch(op, 500, 1, target)
+    with np.errstate(divide="raise", invalid="raise", over="raise"):
+        values = extract(op, target, batch)
     assert np.isfinite(values).all()
-    for name in ("used_m", "used_n", "used_k", "wave_efficiency", "sm_efficiency", "pipeline_fill"):
+    for name in SHARES:
         column = values[:, COLUMN[name]]
         assert column.min() > 0, name
         assert column.max() <= 1 + 1e-6, name
+    for name in NOT_NEGATIVE:
+        assert values[:, COLUMN[name]].min() > -1e-5, name
+
+
+@pytest.mark.parametrize("shape", ODD_SHAPES)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "tf32", "fp8e4m3", "int8"])
+def test_random_batches_are_finite(shape: tuple[int, int, int], dtype: str) -> None:
+    check_values(gemm(*shape, dtype=dtype, layout="nt"), H200)
+    if dtype != "fp8e4m3":
+        check_values(bmm(3, *shape, dtype=dtype, layout="tn"), PRESETS["A100"])
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000, 4096])
+def test_random_batches_of_ragged_rows_are_finite(rows: int) -> None:
+    check_values(grouped_gemm(32, rows, 1024, 768, layout="nt", epilogue=["bias"]), H200)
+
+
+@pytest.mark.parametrize("shape", [(16, 4096, 1024), (1024, 512, 100)])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8e4m3"])
+def test_random_batches_of_gated_pairs_are_finite(shape: tuple[int, int, int], dtype: str) -> None:
+    check_values(gemm(*shape, dtype=dtype, layout="nt", epilogue=["swiglu", "residual"]), H200)
 
 
 def test_rows_do_not_depend_on_their_neighbours() -> None:

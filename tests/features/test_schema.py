@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from autosched.features import COLUMN, FEATURES, SCHEMA, schema_id
+from autosched.sketches.knobs import KNOBS
 
 
 def test_schema_changes_with_a_name_a_unit_and_the_order() -> None:
@@ -22,3 +23,7 @@ def test_names_are_unique_and_every_feature_is_explained() -> None:
     assert len(COLUMN) == len(FEATURES)
     assert all(f.name and f.unit and f.source for f in FEATURES)
     assert all(f.unit.startswith("log2") == f.name.startswith("log2_") for f in FEATURES)
+
+
+def test_every_knob_has_a_feature_of_its_name() -> None:
+    assert {f.name.removeprefix("log2_") for f in FEATURES} >= set(KNOBS)

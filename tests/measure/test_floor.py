@@ -29,6 +29,21 @@ def test_writes_count_beyond_the_cache_only() -> None:
     assert floor_us(large, H200) == pytest.approx(0.9 * (512 - 60 + 1) * 2**20 / 4.8e6, rel=1e-3)
 
 
+def test_both_products_of_a_gated_pair_count() -> None:
+    op = gemm(4096, 4096, 4096, epilogue=["swiglu"])
+    assert floor_us(op, H200) == pytest.approx(2 * floor_us(gemm(4096, 4096, 4096), H200))
+    # reads of a skinny one: (64 * 8192 + 2 * 8192 * 8192) * 2 B at 4.8e12 B/s
+    assert floor_us(gemm(64, 8192, 8192, epilogue=["swiglu"]), H200) == pytest.approx(0.9 * 56.14, rel=1e-3)
+
+
+def test_8_bit_types_have_rates_and_sizes_of_their_own() -> None:
+    for dtype in ("fp8e4m3", "int8"):
+        assert floor_us(gemm(4096, 4096, 4096, dtype=dtype), H200) == pytest.approx(0.9 * 64.19, rel=1e-3)
+    # (64 * 8192 + 8192 * 8192) B, and 4 * (64 + 8192) B of scales
+    scaled = gemm(64, 8192, 8192, dtype="fp8e4m3", scales="row_column")
+    assert floor_us(scaled, H200) == pytest.approx(0.9 * (67633152 + 33024) / 4.8e6, rel=1e-6)
+
+
 def test_repeated_elements_are_read_once_and_the_clock_counts() -> None:
     op = gemm(64, 8192, 8192, strides={"b": (0, 1)})
     arithmetic = 2 * 64 * 8192**2 / (4096 * 132 * 1000e6) * 1e6

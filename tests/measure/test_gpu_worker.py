@@ -47,7 +47,7 @@ class ListTimer:
         return Blocks((Block((10.0,), ((8.0,),) * len(candidates), 1700.0),), 0.0, True)
 
 
-def _source(body: str, workspace: int = 0, zeroed: bool = False) -> Source:
+def _source(body: str, workspace: int = 0, zeroed: int = 0) -> Source:
     text = f"def launch(a, b, bias, out, *, workspace=None):\n    {body}\n"
     return Source(text, hashlib.sha256(text.encode()).hexdigest(), workspace, zeroed, "a schedule")
 
@@ -108,7 +108,9 @@ def test_a_timed_launch_that_writes_nothing_is_found_though_its_proof_left_an_an
 def test_a_workspace_is_given_as_declared(tmp_path: Path) -> None:
     body = "workspace += (a.float() @ b.float()).flatten(); out.copy_(workspace.view(24, 16) + bias.float())"
     session = _session(tmp_path)
-    assert session.answer(Measure(_source(body, 4 * 24 * 16, zeroed=True))).status is Status.OK
+    size = 4 * 24 * 16
+    assert session.answer(Measure(_source(f"{body}; workspace.zero_()", size, size))).status is Status.OK
+    assert "left zero" in session.answer(Measure(_source(body, size, size))).error
     assert session.answer(Measure(_source(body, 4 * 24 * 16))).status is Status.WRONG_RESULT
 
 

@@ -56,6 +56,23 @@ def test_workloads_are_described_by_their_ops() -> None:
     assert (second.sizes, second.family, second.label) == ((128, 256, 512, 4), "batched", "4x128x256x512 bf16 nn")
 
 
+def test_scales_factors_and_accumulation_tell_workloads_apart() -> None:
+    ops = [
+        gemm(256, 512, 1024, dtype="fp8e4m3", layout="nt", scales="row_column", fast_accumulate=True),
+        gemm(256, 512, 1024, dtype="fp8e4m3", layout="nt", scales="row_column"),
+        gemm(256, 512, 1024, alpha=0.5, beta=2.0),
+        gemm(256, 512, 1024, alpha=0.25, beta=2.0),
+    ]
+    data, workloads = made(*(table(op, TIMES) for op in ops))
+    assert [w.label for w in workloads.values()] == [
+        "256x512x1024 fp8e4m3 nt row_scale+column_scale fast",
+        "256x512x1024 fp8e4m3 nt row_scale+column_scale",
+        "256x512x1024 bf16 nn alpha0.5+residual2",
+        "256x512x1024 bf16 nn alpha0.25+residual2",
+    ]
+    assert len(set(data.spaces)) == 1
+
+
 def test_by_workload_holds_out_whole_iteration_spaces() -> None:
     half = gemm(256, 256, 256, dtype="fp16")
     data, workloads = made(*(table(gemm(n, n, n), TIMES) for n in (128, 256, 512)), table(half, TIMES))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from autosched.search import GeneratedSpace, Space, TableSpace
 from autosched.sketches.builders import gemm
+from autosched.sketches.knobs import KNOBS, Knob
 from autosched.sketches.schedule import ScheduleBatch
 from autosched.sketches.target import PRESETS
 
@@ -27,6 +28,16 @@ def knob_score(batch: ScheduleBatch) -> NDArray[np.float64]:
 
 def generated_space() -> GeneratedSpace:
     return GeneratedSpace(gemm(4096, 4096, 4096), PRESETS["H200"])
+
+
+def plain_space() -> GeneratedSpace:
+    """The generated space with knobs that seldom matter at their defaults."""
+    space = generated_space()
+    sketches = tuple(
+        replace(s, knobs=tuple(Knob(k.name, (KNOBS[k.name].default,)) if KNOBS[k.name].seldom else k for k in s.knobs))
+        for s in space.sketches
+    )
+    return GeneratedSpace(space.op, space.target, sketches)
 
 
 def table_space(rows: int = 300) -> TableSpace:

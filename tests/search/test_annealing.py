@@ -9,7 +9,7 @@ from autosched.errors import InvalidInputError
 from autosched.search import Annealing, RandomSearch
 from autosched.search.strategy import draw_distinct
 from autosched.sketches.schedule import ScheduleBatch
-from tests.search.conftest import generated_space, knob_score, table_space
+from tests.search.conftest import generated_space, knob_score, plain_space, table_space
 
 
 class Counted:
@@ -41,7 +41,8 @@ def test_it_beats_random_search_at_equally_many_scored_rows(seed: int) -> None:
 
 def test_it_finds_the_best_schedule_of_the_space() -> None:
     space = generated_space()
-    best = max(float(knob_score(chunk).max()) for chunk in space.enumerate(np.random.default_rng(0)) if len(chunk))
+    every = plain_space().enumerate(np.random.default_rng(0))  # the score asks for no knob that seldom matters
+    best = max(float(knob_score(chunk).max()) for chunk in every if len(chunk))
     found = Annealing(space).propose(1, knob_score, np.random.default_rng(0), set())
 
     assert knob_score(found)[0] == pytest.approx(best, abs=1e-9)
@@ -85,7 +86,7 @@ def cells(batch: ScheduleBatch) -> list[tuple[int, ...]]:
     return list(zip(batch.sketch_index.tolist(), *(batch.column(x).tolist() for x in names), strict=True))
 
 
-@pytest.mark.parametrize(("share", "most"), [(0.25, 4), (0.01, 1)])
+@pytest.mark.parametrize(("share", "most"), [(0.125, 2), (0.01, 1)])
 def test_no_tile_has_more_than_its_share(share: float, most: int) -> None:
     batch = Annealing(generated_space(), share=share).propose(16, knob_score, np.random.default_rng(0), set())
     free = Annealing(generated_space(), share=1.0).propose(16, knob_score, np.random.default_rng(0), set())

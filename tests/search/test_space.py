@@ -12,10 +12,12 @@ from autosched.search import GeneratedSpace, Space, TableSpace
 from autosched.search.domains import SKETCH_MOVE, Domains
 from autosched.sketches.builders import gemm
 from autosched.sketches.constraints import why_invalid
-from autosched.sketches.knobs import KNOB_NAMES
+from autosched.sketches.knobs import KNOB_NAMES, KNOBS
+from autosched.sketches.nodes import SPLITS
+from autosched.sketches.rules import derive
 from autosched.sketches.schedule import ABSENT, Schedule, ScheduleBatch
 from autosched.sketches.target import PRESETS
-from tests.search.conftest import generated_space, table_space
+from tests.search.conftest import generated_space, plain_space, table_space
 
 
 def in_domain(batch: ScheduleBatch) -> bool:
@@ -109,6 +111,41 @@ def test_a_shared_knob_goes_to_the_nearest_value_of_the_new_domain() -> None:
     assert domains.contains(moved).all()
 
 
+def test_a_knob_that_seldom_matters_is_moved_a_quarter_as_often() -> None:
+    sketch = next(s for s in generated_space().sketches if s.name == "persistent.tma-tma.subtiled-ptr")
+    start = np.array([(0, *Schedule.of(sketch).values)] * 40_000, np.int32)
+    moved = Domains.of((sketch,)).move(np.random.default_rng(0), start)
+    changed = dict(zip(KNOB_NAMES, (moved != start).sum(0)[1:].tolist(), strict=True))
+    seldom = [k.name for k in sketch.knobs if KNOBS[k.name].seldom]
+    others = [k.name for k in sketch.knobs if not KNOBS[k.name].seldom]
+    lot = len(start) / (len(seldom) + 4 * len(others))
+
+    assert seldom == ["specialize", "unroll", "maxnreg"]
+    assert [changed[name] for name in seldom] == pytest.approx([lot] * 3, rel=0.1)
+    assert [changed[name] for name in others] == pytest.approx([4 * lot] * len(others), rel=0.1)
+
+
+def test_a_change_of_sketch_draws_a_new_knob_as_samples_do() -> None:
+    sketches = {s.name: s for s in derive(gemm(1, 4096, 4096), PRESETS["H200"])}
+    names = ("grid.ptr-ptr.sum.direct-ptr", "split.ptr-ptr.workspace", "persistent.ptr-ptr.subtiled-ptr")
+    domains = Domains.of([sketches[name] for name in names])
+    start = np.array([(0, *Schedule.of(sketches[names[0]]).values)] * 100_000, np.int32)
+    moved = domains.move(np.random.default_rng(0), start)
+
+    def shares(sketch: int, knob: str) -> dict[int, float]:
+        values = moved[moved[:, 0] == sketch, 1 + KNOB_NAMES.index(knob)]
+        return {int(v): float((values == v).mean()) for v in np.unique(values)}
+
+    seldom = {0: 0.75 + 0.25 / 4, 128: 0.25 / 4, 168: 0.25 / 4, 232: 0.25 / 4}
+    assert shares(1, "maxnreg") == pytest.approx(seldom, abs=0.02)
+    assert shares(2, "maxnreg") == pytest.approx(seldom, abs=0.02)
+    assert shares(1, "dependent") == pytest.approx({0: 0.875, 1: 0.125}, abs=0.02)
+    assert shares(2, "specialize") == pytest.approx({0: 0.875, 1: 0.125}, abs=0.02)
+    assert shares(2, "flatten") == pytest.approx({0: 0.5, 1: 0.5}, abs=0.03)
+    assert shares(1, "split_k") == pytest.approx(dict.fromkeys(SPLITS, 1 / len(SPLITS)), abs=0.02)
+    assert domains.contains(moved).all()
+
+
 def test_the_batch_moved_from_is_left_alone(space: Space) -> None:
     rng = np.random.default_rng(0)
     before = space.sample(rng, 64)
@@ -131,10 +168,11 @@ def test_foreign_rows_are_no_members(space: Space) -> None:
 
 
 def test_an_enumeration_has_every_schedule_once() -> None:
-    domains = Domains.of(generated_space().sketches[:1])
+    sketches = plain_space().sketches[:1]
+    domains = Domains.of(sketches)
     rows = np.concatenate(list(domains.enumerate(np.random.default_rng(0), 1000)))
 
-    assert len(rows) == np.prod([len(k.values) for k in generated_space().sketches[0].knobs])
+    assert len(rows) == np.prod([len(k.values) for k in sketches[0].knobs])
     assert len(np.unique(rows, axis=0)) == len(rows)
     assert domains.contains(rows).all()
 

@@ -1,7 +1,9 @@
 """Runs cases through Triton's interpreter in a process of its own, which must be told so before it imports triton.
 
-Reads ``[{"op": spec, "schedule": {...}}, ...]`` on stdin, writes one JSON object a case on stdout. Everything is
-integer-valued, so a right kernel agrees with the reference bit for bit.
+Reads a job on stdin, ``{"options": {...}, "cases": [{"op": spec, "schedule": {...}}, ...]}``, and writes one JSON
+object a case on stdout. Everything is integer-valued, so a right kernel agrees with the reference bit for bit. Tensors
+lie in storage whose other elements are not numbers (or far from the values), and an explicit workspace is poisoned
+where it is not promised to be zero.
 """
 
 from __future__ import annotations
@@ -11,18 +13,42 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autosched.sketches.op import Op, Operand
 from autosched.sketches.schedule import Schedule
 
+#: Elements of storage before and after a tensor; a multiple of 16 bytes for every type.
+GUARD = 64
 
-def interpret(cases: list[tuple[Op, Schedule]], timeout: float = 240.0) -> list[dict[str, Any]]:
-    """The outcome of every case: ``{"wrong": elements that differ, "digest": of the output, "seconds"}``."""
+
+def interpret(
+    cases: Sequence[tuple[Op, Schedule]],
+    timeout: float = 240.0,
+    *,
+    sizes: Sequence[Mapping[str, int]] = (),
+    in_place: bool = False,
+) -> list[dict[str, Any]]:
+    """What came of every case, launched from one generated source.
+
+    Args:
+        cases: Ops and schedules.
+        timeout: Seconds for all of them.
+        sizes: Extents of dynamic axes by name; the kernel is launched on each in turn. The op's own if empty.
+        in_place: Whether the operand ``c`` is the output's own memory.
+
+    Returns:
+        For each case ``wrong`` (elements of the output that differ from the reference), ``outside`` (elements beside
+        the tensors that were written, and of inputs that changed), ``dirty`` (bytes of the workspace that should be
+        zero again and are not), ``digest`` of the last output, ``digests`` of all, and ``seconds``.
+    """
     jobs = [{"op": op.spec, "schedule": schedule.to_json()} for op, schedule in cases]
+    options = {"sizes": [dict(s) for s in sizes], "in_place": in_place}
     done = subprocess.run(
         [sys.executable, "-m", "tests.sketches.interpret"],
-        input=json.dumps(jobs),
+        input=json.dumps({"options": options, "cases": jobs}),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -34,45 +60,162 @@ def interpret(cases: list[tuple[Op, Schedule]], timeout: float = 240.0) -> list[
     return results
 
 
-def _tensor(operand: Operand, generator: Any) -> Any:
+def failures(cases: Sequence[tuple[Op, Schedule]], results: Sequence[dict[str, Any]]) -> list[str]:
+    """The cases that went wrong, for a person."""
+    return [
+        f"{op.key()}: {schedule.to_json()}: { ({k: v for k, v in r.items() if k in ('wrong', 'outside', 'dirty')}) }"
+        for (op, schedule), r in zip(cases, results, strict=True)
+        if r["wrong"] or r["outside"] or r["dirty"]
+    ]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor and the storage that it lies in."""
+
+    tensor: Any
+    storage: Any
+    before: Any
+
+    def outside(self) -> int:
+        """Elements of the storage beside the tensor's that changed."""
+        import torch
+
+        own = torch.zeros(self.storage.shape, dtype=torch.bool)
+        shape, strides = self.tensor.shape, self.tensor.stride()
+        own.as_strided(shape, strides, GUARD).fill_(True)
+        changed = _bits(self.storage) != _bits(self.before)
+        return int((changed & ~own).sum())
+
+    def changed(self) -> int:
+        """Elements of the storage that changed."""
+        return int((_bits(self.storage) != _bits(self.before)).sum())
+
+
+def _bits(tensor: Any) -> Any:
+    import torch
+
+    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
+
+
+def _stored(operand: Operand, generator: Any) -> Stored:
+    """A tensor of small integers; powers of two for factors, which are the fp32 operands of other types' ops."""
     import torch
 
     dtype = getattr(torch, operand.dtype.torch)
-    tensor = torch.empty_strided(operand.shape, operand.strides, dtype=dtype)
-    tensor.copy_(torch.randint(-4, 5, operand.shape, generator=generator).to(dtype))
+    poison = float("nan") if dtype.is_floating_point else 0x55
+    storage = torch.full((operand.span + 2 * GUARD,), poison, dtype=torch.float32 if dtype.is_floating_point else dtype)
+    storage = storage.to(dtype)
+    values = torch.randint(-4, 5, operand.shape, generator=generator).float()
+    if "scale" in operand.name:
+        values = 2.0 ** values.clamp(-2, 2)
+    strides = operand.strides
+    tensor = storage.as_strided(operand.shape, strides, GUARD)
+    for dimension, stride in enumerate(strides):  # one value for all indices that a stride of 0 holds together
+        if stride == 0 and operand.shape[dimension] > 1:
+            values = values.narrow(dimension, 0, 1)
+    shape = values.shape
+    storage.as_strided(shape, strides, GUARD).copy_(values.to(dtype))
+    return Stored(tensor, storage, storage.clone())
+
+
+def _cut(tensor: Any, operand: Operand, sizes: Mapping[str, int]) -> Any:
+    """The tensor with its dynamic dimensions cut, which matters for sizes of 0."""
+    for dimension, expression in enumerate(operand.index):
+        if expression.single is not None and expression.single in sizes:
+            tensor = tensor.narrow(dimension, 0, sizes[expression.single])
     return tensor
 
 
-def _run(job: dict[str, Any]) -> dict[str, Any]:
-    import hashlib
+def _resized(op: Op, sizes: Mapping[str, int]) -> Op:
+    """The op with other extents of its dynamic axes, at least 1."""
+    from autosched.sketches.builders import BUILDERS, build
 
-    import torch
+    spec = dict(op.spec)
+    if spec["builder"] in BUILDERS:
+        names = BUILDERS[spec["builder"]][1]
+        spec["shape"] = [max(1, sizes.get(x, n)) for x, n in zip(names, spec["shape"], strict=True)]
+    else:
+        spec["sizes"] = {x: max(1, sizes.get(x, n)) for x, n in spec["sizes"].items()}
+    return build(spec)
 
+
+class _Workspace:
+    """A workspace of the size that the generated source asks for, or none."""
+
+    def __init__(self, generated: Any) -> None:
+        import torch
+
+        self.tensor: Any = None
+        self.zeroed = generated.workspace_zeroed // 4
+        if generated.workspace_bytes:
+            self.tensor = torch.full((-(-generated.workspace_bytes // 4),), float("nan"))
+            self.tensor[: self.zeroed] = 0.0
+
+    def dirty(self) -> int:
+        """Bytes that should be zero and are not."""
+        import torch
+
+        return 0 if self.tensor is None else int((self.tensor[: self.zeroed].view(torch.uint8) != 0).sum())
+
+
+def _run(job: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     from autosched.result import load_source
     from autosched.sketches.builders import build
     from autosched.sketches.codegen import generate
-    from autosched.sketches.reference import reference_fp32
     from autosched.sketches.rules import derive
     from autosched.sketches.target import PRESETS
 
     start = time.perf_counter()
     op = build(job["op"])
-    schedule = Schedule.from_json(job["schedule"], derive(op, PRESETS["H200"]))
+    generated = generate(op, Schedule.from_json(job["schedule"], derive(op, PRESETS["H200"])))
+    launch = load_source(generated)["launch"]
+    workspace = _Workspace(generated)
+    found: dict[str, Any] = {"wrong": 0, "outside": 0, "dirty": 0, "digests": []}
+    for sizes in options["sizes"] or [{}]:
+        for _ in range(2 if generated.workspace_zeroed else 1):  # the second launch finds what the first one left
+            wrong, outside, digest = _launched(
+                _resized(op, sizes), sizes, launch, workspace.tensor, options["in_place"]
+            )
+            found["wrong"] += wrong
+            found["outside"] += outside
+            found["dirty"] += workspace.dirty()
+            found["digests"].append(digest)
+    return {**found, "digest": found["digests"][-1], "seconds": time.perf_counter() - start}
+
+
+def _launched(op: Op, sizes: Mapping[str, int], launch: Any, workspace: Any, in_place: bool) -> tuple[int, int, str]:
+    """One launch on fresh tensors: elements that are wrong, elements written elsewhere, digest of the output."""
+    import hashlib
+
+    import torch
+
+    from autosched.sketches.reference import reference_fp32
+    from autosched.sketches.steps import STEPS
+
     generator = torch.Generator().manual_seed(0)
-    tensors = {o.name: _tensor(o, generator) for o in op.operands}
-    dtype = getattr(torch, op.output.dtype.torch)
-    out = torch.empty_strided(op.output.shape, op.output.strides, dtype=dtype).fill_(float("nan"))
-    load_source(generate(op, schedule))["launch"](*tensors.values(), out)
-    expected = reference_fp32(op, tensors)
-    tolerance = 0.0 if not any(s.kind in ("gelu", "gelu_tanh", "silu") for s in op.epilogue) else 2e-3
-    if tolerance:
-        wrong = ~((out.float() - expected).abs() <= tolerance * (1 + expected.abs()))
+    inputs = {o.name: _stored(o, generator) for o in op.operands}
+    tensors = {o.name: _cut(inputs[o.name].tensor, o, sizes) for o in op.operands}
+    expected = _cut(reference_fp32(op, {name: stored.tensor for name, stored in inputs.items()}), op.output, sizes)
+    if in_place:
+        result = inputs.pop("c")
     else:
-        wrong = ~(out == expected.to(dtype))
+        result = _stored(op.output, generator)
+        result.tensor.fill_(float("nan") if result.tensor.is_floating_point() else 0x55555555)
+    out = _cut(result.tensor, op.output, sizes)
+    launch(*tensors.values(), out, workspace=workspace)
+    if any(STEPS[s.kind].transcendental for s in op.epilogue):
+        expected = expected.to(out.dtype).float()  # infinite where the output would be
+        slack = 2e-3 * (1 + expected.abs()) + (0 if out.is_floating_point() else 1)  # integers are cut off
+        wrong = ~((out.float() == expected) | ((out.float() - expected).abs() <= slack))
+    else:
+        wrong = ~(out == expected.to(out.dtype))
+    outside = result.outside() + sum(stored.changed() for stored in inputs.values())
     digest = hashlib.sha256(out.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-    return {"wrong": int(wrong.sum()), "digest": digest, "seconds": time.perf_counter() - start}
+    return int(wrong.sum()), outside, digest
 
 
 if __name__ == "__main__":
-    for one in json.load(sys.stdin):
-        print(json.dumps(_run(one)), flush=True)
+    given = json.load(sys.stdin)
+    for one in given["cases"]:
+        print(json.dumps(_run(one, given["options"])), flush=True)

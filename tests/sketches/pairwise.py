@@ -1,24 +1,38 @@
-"""Odd sizes that cover every pair of extents of two different axes, at most one extent above 200 a case."""
+"""Few cases that cover every pair of values of two different factors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from itertools import combinations, product
+from typing import TypeVar
+
+T = TypeVar("T", bound=Hashable)
 
 SIZES = (1, 7, 17, 129, 511, 1000)
 LARGE = 200
 
 
-def cases() -> list[tuple[int, int, int]]:
-    """(M, N, K) triples; greedy, so small and always the same."""
-    allowed = [c for c in product(SIZES, SIZES, SIZES) if sum(x > LARGE for x in c) <= 1]
-    pending = {pair for case in allowed for pair in _pairs(case)}
+def covering(
+    factors: Sequence[Sequence[T]], allowed: Callable[[tuple[T, ...]], bool] = lambda case: True
+) -> list[tuple[T, ...]]:
+    """Cases, one value of each factor, that hold every pair that an allowed case holds; greedy and always the same."""
+    order = [{value: i for i, value in enumerate(values)} for values in factors]
+    pairs = {
+        case: frozenset((i, case[i], j, case[j]) for i, j in combinations(range(len(case)), 2))
+        for case in product(*factors)
+        if allowed(case)
+    }
+    ranked = sorted(pairs, key=lambda case: [places[x] for places, x in zip(order, case, strict=True)])
+    pending = set().union(*pairs.values())
     chosen = []
     while pending:
-        best = max(allowed, key=lambda case: (len(_pairs(case) & pending), [-x for x in case]))
+        best = max(ranked, key=lambda case: len(pairs[case] & pending))  # the first of the best
         chosen.append(best)
-        pending -= _pairs(best)
+        pending -= pairs[best]
     return chosen
 
 
-def _pairs(case: tuple[int, ...]) -> set[tuple[int, int, int, int]]:
-    return {(i, case[i], j, case[j]) for i, j in combinations(range(3), 2)}
+def cases() -> list[tuple[int, int, int]]:
+    """Odd (M, N, K), at most one of them above ``LARGE``."""
+    found = covering((SIZES, SIZES, SIZES), lambda case: sum(x > LARGE for x in case) <= 1)
+    return [(m, n, k) for m, n, k in found]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from autosched.sketches.builders import BUILDERS, EPILOGUES, LAYOUTS, bmm, contraction, gemm
+from autosched.sketches.builders import BUILDERS, EPILOGUES, LAYOUTS, bmm, build, contraction, gemm
 from autosched.sketches.op import Op, Operand
 from autosched.sketches.reference import reference, reference_fp32
+from autosched.sketches.steps import GATED
 
 torch = pytest.importorskip("torch")
 
@@ -91,20 +92,24 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "gelu": lambda x, _: 0.5 * x * (1 + torch.erf(x / 2**0.5)),
     "gelu_tanh": lambda x, _: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": lambda x, _: x / (1 + torch.exp(-x)),
+    "row_scale": lambda x, operand: torch.diag(operand) @ x,
+    "column_scale": lambda x, operand: x @ torch.diag(operand),
+    "scale": lambda x, operand: x * operand.item(),
 }
 
-CHAINS = [(name,) for name in EPILOGUES] + [
+CHAINS = [(name,) for name in EPILOGUES if name not in GATED] + [
     ("bias", "relu"),
     ("bias", "gelu", "residual"),
     ("residual", "bias", "silu"),
     ("bias", "gelu_tanh", "bias"),
     ("residual", "relu", "residual"),
+    ("row_scale", "column_scale", "bias", "scale"),
 ]
 
 
 def test_every_step_has_its_function_here() -> None:
-    assert set(STEPS) == set(EPILOGUES)
-    assert set(BUILDERS) == {"gemm", "bmm"}, "add the new builder to the tests of this file"
+    assert {*STEPS, *GATED} == set(EPILOGUES)
+    assert set(BUILDERS) == {"gemm", "bmm", "grouped_gemm"}, "add the new builder to the tests of this file"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -186,3 +191,94 @@ def test_settings_of_torch_are_left_as_they_were() -> None:
         reference(op, inputs(op))
         assert torch.backends.cuda.matmul.allow_tf32 is value
     torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["fp8e4m3", "fp8e5m2"])
+def test_products_of_8_bit_floats_are_those_of_their_values(dtype: str, layout: str) -> None:
+    op = gemm(13, 7, 33, dtype=dtype, layout=layout)
+    t = inputs(op, integers=False)
+    assert t["a"].dtype == t["b"].dtype == getattr(torch, op.operands[0].dtype.torch)
+    a, b = matrices(layout, t)
+    assert torch.equal(reference_fp32(op, t), a @ b)
+    assert reference(op, t).dtype == torch.bfloat16
+    assert reference(gemm(13, 7, 33, dtype=dtype, layout=layout, out_dtype="fp16"), t).dtype == torch.float16
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sums_of_int8_are_exact_where_fp32_would_round(layout: str) -> None:
+    op = gemm(3, 5, 4097, dtype="int8", layout=layout)
+    generator = torch.Generator().manual_seed(0)
+    t = {o.name: torch.randint(100, 128, o.shape, generator=generator, dtype=torch.int8) for o in op.operands}
+    a = t["a"].long() if layout[0] == "n" else t["a"].long().T
+    b = t["b"].long() if layout[1] == "n" else t["b"].long().T
+    expected = a @ b
+    assert int(expected.min()) > 2**24
+    assert not torch.equal(expected.float().long(), expected)
+    found = reference(op, t)
+    assert found.dtype == torch.int32
+    assert torch.equal(found.long(), expected)
+    assert torch.equal(reference_fp32(op, t).long(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8e4m3", "fp32"])
+def test_scales_of_rows_and_columns_multiply_the_dequantised_operands(dtype: str) -> None:
+    op = gemm(9, 12, 20, dtype=dtype, scales="row_column", epilogue=["bias"], out_dtype="fp32")
+    t = inputs(op, integers=False)
+    assert (tuple(t["a_scale"].shape), tuple(t["b_scale"].shape)) == ((9,), (12,))
+    assert t["a_scale"].dtype == t["b_scale"].dtype == torch.float32
+    a, b = t["a"].double() * t["a_scale"][:, None], t["b"].double() * t["b_scale"]
+    torch.testing.assert_close(reference(op, t), (a @ b + t["bias"]).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_scales_of_tensors_are_one_number_each() -> None:
+    op = gemm(9, 12, 20, dtype="fp32", layout="nt", scales="tensor")
+    t = inputs(op, integers=False)
+    assert t["a_scale"].shape == t["b_scale"].shape == ()
+    expected = torch.nn.functional.linear(t["a"] * t["a_scale"], t["b"] * t["b_scale"])
+    torch.testing.assert_close(reference(op, t), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["bmk,bkn->bmn", "bmk,bkn->nbm"])
+def test_scales_of_a_contraction_follow_the_axes_of_their_operands(equation: str) -> None:
+    op = contraction(equation, {"b": 3, "m": 5, "k": 6, "n": 7}, dtype="fp32", scales="row_column")
+    t = inputs(op, integers=False)
+    order = equation.partition("->")[2]
+    for name, letters in (("a_scale", "bm"), ("b_scale", "bn")):
+        assert t[name].shape == tuple({"b": 3, "m": 5, "n": 7}[x] for x in order if x in letters)
+    left, right = ("".join(x for x in order if x in letters) for letters in ("bm", "bn"))
+    expected = torch.einsum(f"bmk,{left},bkn,{right}->{order}", t["a"], t["a_scale"], t["b"], t["b_scale"])
+    torch.testing.assert_close(reference(op, t), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("step", list(GATED))
+def test_gated_pairs(step: str, layout: str) -> None:
+    op = gemm(9, 12, 20, dtype="fp32", layout=layout, epilogue=["bias", step, "residual"])
+    t = inputs(op, integers=False)
+    assert [o.name for o in op.operands] == ["a", "b", "up", "bias", "residual"]
+    a, b = matrices(layout, t)
+    up = t["up"] if layout[1] == "n" else t["up"].T
+    function = {"swiglu": torch.nn.functional.silu, "geglu": torch.nn.functional.gelu}[step]
+    expected = function(a @ b + t["bias"]) * (a @ up) + t["residual"]
+    torch.testing.assert_close(reference(op, t), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["gemm", "bmm"])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.0), (1.0, -2.0), (-0.3, 0.7)])
+def test_alpha_and_beta_are_addmms(batch: tuple[int, ...], alpha: float, beta: float) -> None:
+    spec = {"builder": "bmm" if batch else "gemm", "shape": (*batch, 9, 12, 20), "dtype": "fp32"}
+    op = build({**spec, "alpha": alpha, "beta": beta, "epilogue": ["relu"]})
+    t = inputs(op, integers=False)
+    assert ("c" in t) == (beta != 0)
+    c = t.get("c", torch.zeros(*batch, 9, 12))
+    expected = (torch.baddbmm if batch else torch.addmm)(c, t["a"], t["b"], alpha=alpha, beta=beta).relu()
+    torch.testing.assert_close(reference(op, t), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_scales_come_first_then_alpha_then_c_then_the_epilogue() -> None:
+    op = gemm(2, 2, 3, dtype="fp32", scales="tensor", alpha=3.0, beta=2.0, epilogue=["bias"])
+    t = {o.name: torch.ones(o.shape) for o in op.operands}
+    t["a_scale"].fill_(5.0)
+    t["c"].fill_(7.0)
+    assert torch.equal(reference(op, t), torch.full((2, 2), 3.0 * 5 * 3 + 2 * 7 + 1))

@@ -8,7 +8,7 @@ import pytest
 from autosched.errors import InvalidInputError
 from autosched.sketches.builders import gemm
 from autosched.sketches.constraints import REASONS, explain_invalid, shared_lower_bound, why_invalid
-from autosched.sketches.knobs import Knob
+from autosched.sketches.knobs import SELDOM, Knob
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import ABSENT, Schedule, ScheduleBatch
 from autosched.sketches.target import PRESETS
@@ -82,6 +82,59 @@ def test_reasons() -> None:
     assert "more parts than steps" in str(explain_invalid(OP, H200, short))
     narrow = Schedule.of(BOXES, block_n=16, subtile=4)  # 4 columns of 2 bytes
     assert "narrower" in str(explain_invalid(OP, H200, narrow))
+
+
+def test_reasons_of_knobs_that_seldom_matter() -> None:
+    pointers = SKETCHES["persistent.tma-tma.subtiled-ptr"]
+    assert explain_invalid(OP, H200, Schedule.of(pointers, specialize=1)) is None
+    for knobs in ({"warps": 8}, {"flatten": 1}):
+        assert "specialize" in str(explain_invalid(OP, H200, Schedule.of(pointers, specialize=1, **knobs)))
+    assert "specialize" in str(explain_invalid(OP, H200, Schedule.of(BOXES, specialize=1)))
+    # 128 x 128 accumulators of 128 threads are 128 registers each, and some 24 are always taken
+    assert reason(maxnreg=168) is None
+    assert "maxnreg" in str(reason(maxnreg=128))
+    assert reason(maxnreg=128, block_n=64) is None
+
+
+def test_pieces_have_the_bounds_of_their_narrowest() -> None:
+    """192 = 128 + 64 columns: four pieces of the latter are 16 wide, of 32 columns 8."""
+    small = {"block_m": 64, "subtile": 4}
+    assert explain_invalid(OP, H200, Schedule.of(BOXES, block_n=192, **small)) is None
+    assert explain_invalid(OP, H200, Schedule.of(BOXES, block_n=96, **small)) is None  # 8 columns are 16 bytes
+    wide = gemm(4096, 4096, 4096, dtype="int8", layout="nt", out_dtype="bf16")
+    assert explain_invalid(wide, H200, Schedule.of(derive(wide, H200)[0], block_n=96, block_k=32)) is None
+
+
+def test_a_sum_has_an_element_for_each_thread_and_no_pipeline_in_the_bound() -> None:
+    op = gemm(1, 4096, 4096)
+    sketch = next(s for s in derive(op, H200) if s.combine.summed)
+    assert explain_invalid(op, H200, Schedule.of(sketch, block_n=16, block_k=16, warps=8)) is None  # 256 of 256
+    few = gemm(1, 16, 4096)
+    knobs = {k.name: k.values for k in next(s for s in derive(few, H200) if s.combine.summed).knobs}
+    assert (knobs["block_m"], knobs["block_n"]) == ((1,), (16,))
+    batch = ScheduleBatch.of((sketch,), [Schedule.of(sketch, stages=5)])
+    assert shared_lower_bound(op, H200, batch).tolist() == [0]
+
+
+def test_the_operands_of_a_gated_pair_are_counted_on_their_side() -> None:
+    """One a of 128 x 64, two b of 64 x 128; where it is swapped, two of the rows and one of the columns."""
+    op = gemm(48, 4096, 4096, epilogue=["swiglu"])
+    sketches = {s.name: s for s in derive(op, H200)}
+    plain = Schedule.of(sketches["grid.tma-tma-tma.direct-ptr"], block_m=64, block_n=128, stages=2)
+    turned = Schedule.of(sketches["swap.grid.tma-tma-tma.direct-ptr"], block_m=128, block_n=16, stages=2)
+    batch = ScheduleBatch.of((plain.sketch, turned.sketch), [plain, turned])
+    one, two = 2 * (64 + 2 * 128) * 64 * 2, 2 * (2 * 128 + 16) * 64 * 2
+    assert shared_lower_bound(op, H200, batch).tolist() == [one, two]
+
+
+def test_samples_leave_a_knob_that_seldom_matters_at_its_default() -> None:
+    rng = np.random.default_rng(0)
+    drawn = Knob("maxnreg", (0, 128, 168, 232)).sample(rng, 4000)
+    share = float(np.mean(drawn == 0))
+    assert abs(share - (SELDOM + (1 - SELDOM) / 4)) < 0.03
+    assert set(drawn.tolist()) == {0, 128, 168, 232}
+    even = Knob("warps", (1, 2, 4, 8)).sample(rng, 4000)
+    assert abs(float(np.mean(even == 4)) - 0.25) < 0.03
 
 
 def test_shared_lower_bound_by_hand() -> None:

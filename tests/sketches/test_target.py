@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.errors import InvalidInputError
+from autosched.errors import InvalidInputError, UnsupportedError
 from autosched.sketches.target import PRESETS, Target, from_properties, parse_target
 
 
@@ -30,6 +30,19 @@ def test_presets_have_the_figures_of_the_data_sheets() -> None:
         "RTX4090": 99,
     }
     assert [n for n, t in PRESETS.items() if t.has_tma] == ["H200", "H100"]
+
+
+def test_8_bit_types_run_at_twice_the_rate_and_not_everywhere() -> None:
+    for name in ("H200", "H100", "RTX4090"):
+        target = PRESETS[name]
+        for dtype in ("fp8e4m3", "fp8e5m2", "int8"):
+            assert target.peak_flops(dtype) == 2 * target.peak_flops("bf16")
+    a100 = PRESETS["A100"]
+    assert round(a100.peak_flops("int8") / 1e12) == 624
+    with pytest.raises(
+        UnsupportedError, match=r"A100 does not multiply fp8e4m3 \(one of bf16, fp16, tf32, fp32, int8\)"
+    ):
+        a100.peak_flops("fp8e4m3")
 
 
 @pytest.mark.parametrize("target", PRESETS.values(), ids=lambda t: t.name)

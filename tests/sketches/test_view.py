@@ -101,3 +101,14 @@ def test_a_dynamic_axis_fuses_only_as_the_outer_one() -> None:
 def test_row_alignment(op: Op, expected: dict[str, int]) -> None:
     found = view(op)
     assert {name: found.row_alignment(op.operand(name)) for name in expected} == expected
+
+
+def test_a_transposed_view_exchanges_rows_and_columns() -> None:
+    op = gemm(4, 5, 6, epilogue=["swiglu"])
+    plain = view(op)
+    turned = plain.transposed()
+    assert turned.tag == "M=N N=M K=K, rows from the right operand"
+    assert (turned.extent("m"), turned.extent("n"), turned.swapped) == (5, 4, True)
+    assert [plain.left(p) for p in op.products] == ["a", "a"] == [turned.right(p) for p in op.products]
+    assert [plain.right(p) for p in op.products] == ["b", "up"] == [turned.left(p) for p in op.products]
+    assert turned.transposed() == plain

@@ -1,0 +1,36 @@
+"""What an op is for its features: the extents of its matrix products and the bytes of their operands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from autosched.sketches.op import Op
+    from autosched.sketches.sketch import Sketch
+
+
+class Extents(NamedTuple):
+    """Extents of the matrix view: rows, columns and reduction of each of ``batch`` products.
+
+    Where rows are ragged, each group that may have any stands for a product, with an even share of the rows.
+    """
+
+    m: float
+    n: float
+    k: float
+    batch: float
+
+
+def extents(op: Op, sketch: Sketch) -> Extents:
+    """The extents that features of ``sketch`` are made of."""
+    m, n, k, batch = (sketch.view.extent(x) for x in ("m", "n", "k", "batch"))
+    if op.ragged is None:
+        return Extents(m, n, k, batch)
+    groups = min(m, batch)
+    return Extents(m / groups, n, k, groups)
+
+
+def product_bytes(op: Op) -> int:
+    """Bytes that must be read of the products' operands, each counted once; the others are the epilogue's."""
+    names = {name for p in op.products for name in (p.left, p.right)}
+    return sum(op.read_elements(o) * o.dtype.bytes for o in op.operands if o.name in names)

@@ -1,0 +1,86 @@
+"""The kernel that copies an operand before the main one: rows padded to 16 bytes, the reduction innermost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+from autosched.sketches.codegen.kernel import Box, Kernel, Param, Region, along, host_extent, load, store
+from autosched.sketches.op import Operand
+
+#: Rows and steps of the reduction that one program copies.
+TILE = (64, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Where the copy lies: ``[batch, rows, padded reduction]``.
+
+    Attributes:
+        name: Of the launcher's variable.
+        rows: Number of rows of all batches, as a host expression.
+        length: Elements of a row that are not padding.
+        padded: Elements from row to row.
+    """
+
+    name: str
+    rows: str
+    length: int
+    padded: int
+
+    def box(self, block: tuple[int, int]) -> Box:
+        """A descriptor of it, which reads zeros in place of the padding."""
+        return Box(self.name, (self.rows, str(self.length)), (self.padded, 1), block)
+
+
+def emit_copy(k: Kernel, tensor: Operand, group: str) -> Copy:
+    """Declares the copy of ``tensor``, whose rows are ``group``, and writes the kernel that makes it."""
+    length = k.view.extent("k")
+    padded = -(-length * tensor.dtype.bytes // 16) * 16 // tensor.dtype.bytes
+    rows = host_extent(k.op, k.view, group)
+    rows = f"{k.host_batches()} * {rows}" if k.batched else rows
+    made = Copy(f"{tensor.name}_copy", rows, length, padded)
+    count = k.view.extent("batch") * k.view.extent(group) * padded
+    k.regions.append(
+        Region(made.name, tensor.dtype.torch, f"{rows} * {padded}", count, tensor.dtype.bytes, zeroed=False)
+    )
+    k.before.append(_kernel(k, tensor, group, made, count))
+    return made
+
+
+def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> Kernel:
+    copy = Kernel(f"copy_{tensor.name}", k.op, k.view, {})
+    copy.knobs = {"block_m": min(TILE[0], _power(k.view.extent(group))), "block_k": min(TILE[1], _power(made.length))}
+    rows, steps = copy.knobs["block_m"], copy.knobs["block_k"]
+    row_block, step_block = copy.const("ROWS", rows), copy.const("STEP", steps)
+    tiles_k = copy.const("TILES_K", -(-made.length // steps))
+    copy.line(f"tile_k = tl.program_id(0) % {tiles_k}")
+    if k.batched:
+        tiles = f"tl.cdiv({copy.extent(group)}, {row_block})"
+        copy.line(f"tile_row = tl.program_id(0) // {tiles_k} % {tiles}")
+        copy.line(f"batch = tl.program_id(0) // ({tiles_k} * {tiles})")
+    else:
+        copy.line(f"tile_row = tl.program_id(0) // {tiles_k}")
+    copy.line(f"rows = tile_row * {row_block} + tl.arange(0, {row_block})")
+    copy.line(f"steps = tile_k * {step_block} + tl.arange(0, {step_block})")
+    bounds = copy.bounds([(group, "rows", rows, "[:, None]"), ("k", "steps", steps, "[None, :]")])
+    source = f"{copy.pointer(tensor)}{copy.batch_offset(tensor)}"
+    for name, index, axis in ((group, "rows", "[:, None]"), ("k", "steps", "[None, :]")):
+        offset = copy.offset(tensor, name, index)
+        if offset:
+            source += f" + {along(offset, axis)}"
+    copy.params["copy_ptr"] = Param("copy_ptr", f"*{tensor.dtype.triton}", made.name)
+    place = "rows.to(tl.int64)" if count >= 2**31 or k.view.is_dynamic(group) else "rows"
+    if k.batched:
+        place = f"(batch.to(tl.int64) * {copy.extent(group)} + {place})"
+    padded = copy.const("PADDED", made.padded)
+    copy.line(f"values = {load(source, bounds)}")
+    copy.line(store(f"copy_ptr + ({place} * {padded})[:, None] + steps[None, :]", "values", bounds))
+    host_rows = host_extent(k.op, k.view, group)
+    batches = f" * {k.host_batches()}" if k.batched else ""
+    copy.programs = f"-(-{host_rows} // {rows}) * {-(-made.length // steps)}{batches}"
+    return copy
+
+
+def _power(extent: int) -> int:
+    return 1 << ceil(log2(max(extent, 1)))
