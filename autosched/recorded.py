@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from autosched.errors import NotRecordedError
-from autosched.log import LogContents, TuningLog
+from autosched.log import LogContents, TuningLog, aligned
 from autosched.measure.base import Measurer
 from autosched.measure.replay import ReplayMeasurer
 from autosched.models import CostModel, Dataset, create, load
@@ -26,7 +26,7 @@ def recorded_devices() -> dict[str, Path]:
 
 @lru_cache(maxsize=4)
 def recorded_log(device: str) -> LogContents:
-    """Everything that is recorded on a device.
+    """Everything that is recorded on a device, sessions of one workload brought to one level.
 
     Raises:
         NotRecordedError: Nothing is.
@@ -34,7 +34,7 @@ def recorded_log(device: str) -> LogContents:
     folders = {name.lower(): path for name, path in recorded_devices().items()}
     if device.lower() not in folders:
         raise NotRecordedError(f"no table is recorded on {device!r}", f"recorded: {', '.join(recorded_devices())}")
-    return TuningLog.read(folders[device.lower()])
+    return aligned(TuningLog.read(folders[device.lower()]))
 
 
 def recorded_measurer(device: str | None = None) -> ReplayMeasurer:

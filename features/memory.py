@@ -38,7 +38,9 @@ LOG = (
         "and the partial sums / L2 bandwidth",
     ),
     Feature(
-        "log2_copy_time", "log2 1", "1 + time of the copies: each 2 us, and read and written at 0.8 of the bandwidth"
+        "log2_copy_time",
+        "log2 1",
+        "1 + time of the copies: each 2 us (1 dependent), and traffic at 0.8 of the bandwidth",
     ),
     Feature("log2_serial_time", "log2 1", "sum of the compute, DRAM, load, latency, reduction and copy times"),
 )
@@ -51,6 +53,7 @@ DEPENDENT_US = 1.5
 LAST_BLOCK_US = 1.5
 #: Time of a copy that has nothing to do, in microseconds, and the share of the DRAM bandwidth that copies reach.
 COPY_US = 2.0
+DEPENDENT_COPY_US = 1.0
 COPY_RATE = 0.8
 #: Time that it takes for each part, which it adds one after the other, in microseconds (an estimate).
 PART_US = 0.3
@@ -95,7 +98,8 @@ def compute(c: Columns) -> tuple[Column, ...]:
     second = c.workspace * (kernel + f32(PART_US) * c.split_k) + c.atomic * (parts > 0) * f32(LAST_BLOCK_US)
     second = second + workspace * f32(1e6 / target.l2_bandwidth)
     copied = f32(2) * (c.copied_a * panel_a + c.copied_b * panel_b) * f32(1e6 / (COPY_RATE * target.bandwidth))
-    copies = (c.copied_a * c.operands_a + c.copied_b * c.operands_b) * f32(COPY_US) + copied
+    each = f32(COPY_US) - c.dependent * f32(COPY_US - DEPENDENT_COPY_US)
+    copies = (c.copied_a * c.operands_a + c.copied_b * c.operands_b) * each + copied
     compulsory = f32(1 / k.compulsory)
     return (
         c.area * f32(2 * k.products / k.element) / c.edges,

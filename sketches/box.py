@@ -10,6 +10,8 @@ from autosched.sketches.view import MatrixView
 #: Extents whose coordinates are 32-bit integers; the largest stride in bytes (CUDA driver, cuTensorMapEncodeTiled).
 LARGEST_EXTENT = 2**31
 LARGEST_STRIDE = 2**40
+#: Bytes of a cache line. Boxes whose rows begin in the midst of one touch more lines than they fill.
+LINE = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,9 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     stores beside it.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
-    looped = (_steps(batch) > 1) | (batch.fact("persistent") == 1)
+    turns = _steps(batch) // np.maximum(batch.column("unroll"), 1)  # a loop unrolled into one turn is none
+    looped = (turns > 1) | (batch.fact("persistent") == 1)
+    looped &= (batch.column("specialize") != 1) | _specializes(batch)  # asked for in vain it leaves no pipeline
     stages = np.where(looped, batch.column("stages").astype(np.int64), 1)
     warps = batch.column("warps")
     left = op.operand(op.products[0].left)
@@ -76,16 +78,19 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     wgmma = (bm >= 64) & ((warps == 4) | (warps == 8)) & (tensor and target.capability == 90)
     copies = np.where(wgmma, stages, stages - 1)
     pipeline, single = np.zeros(len(batch), np.int64), np.zeros(len(batch), np.int64)
+    pieced = bn & (bn - 1) != 0
     for side, group, tile in (("a", "m", bm * bk), ("b", "n", bk * bn)):
         box = batch.fact(f"tma_{side}") == 1
         # operands of a second product on the side that it does not share come on top
         count = np.where(swapped, _sides(op, swapped=True)[side], _sides(op, swapped=False)[side])
         size = tile * left.dtype.bytes * count
-        copied = (batch.fact(f"align_{side}") >= 16) & (size >= 4 * 32 * warps)
+        narrow = np.where(pieced, tile // 3, tile)  # of one operand, its narrowest piece
+        copied = (batch.fact(f"align_{side}") >= 16) & (narrow * left.dtype.bytes >= 4 * 32 * warps)
         copied &= (batch.column("flatten") != 1) | ~_overhang(batch, group)
         copied &= (batch.fact("summed") == 0) & (left.dtype.bytes > 1)
         pipeline += np.where(box | copied, copies * size, 0)
-        single = np.maximum(single, np.where(box, size, 0))
+        widest = np.where(pieced, tile // 3 * 2, tile) if side == "b" else tile
+        single = np.maximum(single, np.where(box, widest * left.dtype.bytes, 0))
     stored = bm * bn // np.maximum(batch.column("subtile"), 1) * op.output.dtype.bytes
     pipeline += np.where((batch.fact("persistent") & batch.fact("tma_store")) == 1, stored, 0)
     return np.where(batch.fact("summed") == 1, 0, np.where(stages > 1, pipeline, single))

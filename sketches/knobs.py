@@ -37,7 +37,7 @@ KNOBS: dict[str, KnobInfo] = {
     "flatten": KnobInfo(0, False, "whether the tile loop and the reduction loop are pipelined as one"),
     "subtile": KnobInfo(1, True, "column pieces that the epilogue is cut into"),
     "specialize": KnobInfo(0, False, "whether some warps only load (takes effect with 4 warps, unflattened)", True),
-    "dependent": KnobInfo(0, False, "whether the second kernel is launched before the first has ended", True),
+    "dependent": KnobInfo(0, False, "whether a kernel is launched before the one ahead of it has ended"),
     "unroll": KnobInfo(1, True, "steps of the reduction loop in one turn", True),
     "maxnreg": KnobInfo(0, False, "registers a thread at most, 0 for the compiler's choice", True),
     "evict": KnobInfo(0, False, "gathered operand that the caches drop first: 0 none, 1 columns', 2 rows'", True),

@@ -191,14 +191,18 @@ class TmaLoad(Load):
 
 @dataclass(frozen=True, slots=True)
 class CopiedLoad(TmaLoad):
-    """A box of a copy that a kernel before makes, with the reduction innermost and rows padded to 16 bytes.
+    """A box of a copy that a kernel before makes, with the reduction innermost and rows padded to whole cache lines.
 
-    For operands that no descriptor describes, and for types whose dot takes only tiles with the reduction innermost.
-    The copy is part of every launch and of its measurement.
+    For operands that no descriptor describes, whose boxes would straddle cache lines, or whose type has a dot only for
+    tiles with the reduction innermost. The copy is part of every launch and of its measurement.
     """
 
     tag = "copy"
     copied = 1
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """Whether each kernel is launched before the one ahead of it has ended (programmatic dependent launch)."""
+        return (Knob("dependent", (0, 1)),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ checked values or are named in ``LogContents.damaged``.
 
 from __future__ import annotations
 
+from autosched.log.alignment import aligned
 from autosched.log.contents import Damage, LogContents, Staleness, stale
 from autosched.log.lines import SCHEMA, End, Header, Line, Round, Start, Vendor, new_session_id
 from autosched.log.resume import Resumable, find_session
@@ -25,6 +26,7 @@ __all__ = [
     "Start",
     "TuningLog",
     "Vendor",
+    "aligned",
     "find_session",
     "new_session_id",
     "stale",

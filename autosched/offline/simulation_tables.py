@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autosched.errors import AutoschedError, InvalidInputError, NotRecordedError
-from autosched.log import TuningLog
+from autosched.log import TuningLog, aligned
 from autosched.measure.replay import ReplayMeasurer
 from autosched.models import CostModel
 from autosched.offline.simulation_result import LeftOut, Workload
@@ -43,12 +43,12 @@ def stated_records(logs: Logs) -> list[Record]:
         LogError: A file that is no log.
     """
     if isinstance(logs, str | os.PathLike):
-        return _stated(TuningLog.read(logs))
+        return _stated(aligned(TuningLog.read(logs)))
     given = list(logs)
     records = [item for item in given if isinstance(item, Record)]
     if records and len(records) == len(given):
         return _stated(records)
-    return _stated(TuningLog.read([item for item in given if not isinstance(item, Record)]))
+    return _stated(aligned(TuningLog.read([item for item in given if not isinstance(item, Record)])))
 
 
 def _stated(records: Iterable[Record]) -> list[Record]:

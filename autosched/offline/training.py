@@ -11,7 +11,7 @@ from typing import Any
 
 from autosched.errors import InvalidInputError
 from autosched.features import FEATURES, SCHEMA
-from autosched.log import LogContents, TuningLog
+from autosched.log import LogContents, TuningLog, aligned
 from autosched.models import CostModel, Dataset, ValidityModel, create
 from autosched.models import load as load_model
 from autosched.models.dataset import Outcomes, last_lines
@@ -120,13 +120,13 @@ def check_seed(seed: int) -> None:
 
 
 def read_logs(logs: Logs) -> LogContents:
-    """What the logs hold.
+    """What the logs hold, sessions of one workload brought to one level.
 
     Raises:
         LogNotFoundError: A path is not there, or a folder holds no log.
         LogError: A file that was named is no log.
     """
-    return logs if isinstance(logs, LogContents) else TuningLog.read(logs)
+    return aligned(logs if isinstance(logs, LogContents) else TuningLog.read(logs))
 
 
 def make_dataset(records: Iterable[Record]) -> Dataset:

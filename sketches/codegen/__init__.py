@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from autosched.sketches.codegen import combine, epilogue, finish, launch, load, work
+from autosched.sketches.codegen import combine, copy, epilogue, finish, launch, load, work
 from autosched.sketches.codegen.kernel import Kernel, Param
 from autosched.sketches.knobs import KNOBS
 from autosched.sketches.op import Op
@@ -80,6 +80,8 @@ def generate(op: Op, schedule: Schedule) -> Generated:
         )
 
     work.emit_work(sketch.work, main, reduction, finished)
+    if main.before and knobs["dependent"]:
+        copy.chain(main)
     kernels = [*main.before, main, *after]
     regions = sorted((r for k in kernels for r in k.regions), key=lambda r: r.name != "workspace")
     host = launch.emit_launch(sketch.launch, kernels, regions)

@@ -1,10 +1,11 @@
-"""The kernel that copies an operand before the main one: rows padded to 16 bytes, the reduction innermost."""
+"""The kernel that copies an operand before the main one: rows padded to cache lines, the reduction innermost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
 
+from autosched.sketches.box import LINE
 from autosched.sketches.codegen.kernel import Box, Kernel, Param, Region, along, host_extent, load, store
 from autosched.sketches.op import Operand
 
@@ -36,7 +37,7 @@ class Copy:
 def emit_copy(k: Kernel, tensor: Operand, group: str) -> Copy:
     """Declares the copy of ``tensor``, whose rows are ``group``, and writes the kernel that makes it."""
     length = k.view.extent("k")
-    padded = -(-length * tensor.dtype.bytes // 16) * 16 // tensor.dtype.bytes
+    padded = -(-length * tensor.dtype.bytes // LINE) * LINE // tensor.dtype.bytes
     rows = host_extent(k.op, k.view, group)
     rows = f"{k.host_batches()} * {rows}" if k.batched else rows
     made = Copy(f"{tensor.name}_copy", rows, length, padded)
@@ -46,6 +47,21 @@ def emit_copy(k: Kernel, tensor: Operand, group: str) -> Copy:
     )
     k.before.append(_kernel(k, tensor, group, made, count))
     return made
+
+
+def chain(k: Kernel) -> None:
+    """Has each copy, and then ``k``, start while the kernel ahead of it still runs.
+
+    A kernel that starts early waits for the end of the one ahead before its own end, or before it reads the copies, so
+    that what waits for it has waited for all.
+    """
+    for i, copy in enumerate(k.before):
+        copy.first("tl.extra.cuda.gdc_launch_dependents()")
+        if i:
+            copy.dependent = True
+            copy.line("tl.extra.cuda.gdc_wait()")
+    k.dependent = True
+    k.first("tl.extra.cuda.gdc_wait()")
 
 
 def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> Kernel:

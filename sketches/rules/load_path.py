@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autosched.sketches.box import LARGEST_EXTENT, box_map
+from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map
 from autosched.sketches.nodes import (
     AtomicFinish,
     CopiedLoad,
@@ -56,7 +56,10 @@ class CopyRule:
     name = "padded copy"
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Fires once for each side whose operands no descriptor describes, or whose type needs another order."""
+        """Fires once for each side whose operands no descriptor describes, or whose type needs another order.
+
+        And once on all sides whose boxes would straddle cache lines, where nothing else is the matter.
+        """
         if not isinstance(state, Sketch) or not target.has_tma or state.combine.summed:
             return
         if isinstance(state.finish, AtomicFinish) and any(state.view.is_dynamic(g) for g in ("m", "n")):
@@ -69,7 +72,36 @@ class CopyRule:
                 continue
             found = {load.operand: CopiedLoad(load.operand, rows, columns, rows == "k") for load in side}
             loads = tuple(found.get(load.operand, load) for load in state.loads)
-            yield replace(state, loads=loads), f"{', '.join(found)} copied, rows padded to 16 bytes, then boxes of that"
+            yield replace(state, loads=loads), f"{', '.join(found)} copied, rows padded to cache lines, then boxes"
+        if all(isinstance(load, PointerLoad) for load in state.loads):
+            found = {
+                load.operand: CopiedLoad(load.operand, load.rows, load.columns, load.rows == "k")
+                for load in state.loads
+                if _straddles(op, state.view, load)
+            }
+            if found and not any(_needs_copy(op, state.view, load) for load in state.loads):
+                loads = tuple(found.get(load.operand, load) for load in state.loads)
+                yield replace(state, loads=loads), f"{', '.join(found)} copied, rows padded to cache lines"
+
+
+def _straddles(op: Op, view: MatrixView, load: Load) -> bool:
+    """Whether an operand is described by boxes whose rows begin in the midst of cache lines."""
+    operand = op.operand(load.operand)
+    box = box_map(view, operand, load.rows, load.columns)
+    outer = load.columns if load.rows == "k" else load.rows
+    if box is None or not _may_copy(view, outer):
+        return False
+    (axis,) = view.group(load.columns if box.transposed else load.rows)
+    return axis.stride(operand.name) * operand.dtype.bytes % LINE != 0
+
+
+def _may_copy(view: MatrixView, outer: str) -> bool:
+    """Whether rows along ``outer`` are enough, known, and one walk, so that a copy of them can be addressed."""
+    if any(len(view.group(g)) != 1 for g in (outer, "k")) or len(view.batch) > 1 or view.extent(outer) < WORTH_COPYING:
+        return False
+    if view.is_dynamic("k") or view.is_dynamic("batch"):
+        return False
+    return max(view.extent("batch") * view.extent(outer), view.extent("k")) < LARGEST_EXTENT
 
 
 def _needs_copy(op: Op, view: MatrixView, load: Load) -> bool:
@@ -80,11 +112,7 @@ def _needs_copy(op: Op, view: MatrixView, load: Load) -> bool:
     """
     operand = op.operand(load.operand)
     outer = load.columns if load.rows == "k" else load.rows
-    if any(len(view.group(g)) != 1 for g in (outer, "k")) or len(view.batch) > 1 or view.extent(outer) < WORTH_COPYING:
-        return False
-    if view.is_dynamic("k") or view.is_dynamic("batch"):
-        return False
-    if max(view.extent("batch") * view.extent(outer), view.extent("k")) >= LARGEST_EXTENT:
+    if not _may_copy(view, outer):
         return False
     box = box_map(view, operand, load.rows, load.columns)
     return box is None or (operand.dtype.bytes != 2 and box.transposed != (load.rows == "k"))

@@ -45,7 +45,7 @@ def _planted(kind: str, op: Op) -> Generated:
         "    planted[(16,)](a, out, num_warps=4, num_stages=1)\n"
     )
     spec = KernelSpec("planted", {"a_ptr": "*bf16", "out_ptr": "*bf16"}, (0, 1), 4, 1)
-    return Generated(source, source_hash(source), (spec,), 0, False, op.key())
+    return Generated(source, source_hash(source), (spec,), 0, 0, op.key())
 
 
 @pytest.fixture(scope="module")

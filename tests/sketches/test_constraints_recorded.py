@@ -87,12 +87,12 @@ def test_the_bound_is_worth_its_name(recorded: list[Table]) -> None:
 
 
 def test_no_schedule_that_works_is_rejected(recorded: list[Table]) -> None:
-    """But for two reasons that are none of the compiler's: a spilled accumulator and parts without work."""
+    """But for reasons that are none of the compiler's: a spilled accumulator and parts without work."""
     for table in recorded:
         codes = why_invalid(table.op, table.target, table.batch).codes
         ok = np.asarray([m.ok for m in table.measurements])
         spills = table.compiled("spill_bytes") > 0
-        excused = {"registers": spills, "split": np.ones(len(codes), bool)}
+        excused = {"registers": spills, "maxnreg": spills, "split": np.ones(len(codes), bool)}
         for code, reason in enumerate(REASONS[1:], 1):
             bad = (codes == code) & ok & ~excused.get(reason.split(":")[0], np.zeros(len(codes), bool))
             assert told(table, np.flatnonzero(bad)) == [], f"{bad.sum()} rows rejected: {reason}"

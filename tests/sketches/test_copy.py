@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from autosched.sketches.box import LINE
 from autosched.sketches.builders import bmm, gemm
 from autosched.sketches.codegen import Generated, generate
 from autosched.sketches.op import Op
@@ -24,17 +25,17 @@ def generated(op: Op, name: str, **knobs: int) -> Generated:
 @pytest.mark.parametrize(
     ("op", "padded", "elements"),
     [
-        (gemm(128, 65, 67), 72, 128 * 72),  # 134 bytes to 144
-        (gemm(128, 65, 72, strides={"a": (73, 1)}), 72, 128 * 72),  # 144 bytes are padded enough
-        (gemm(128, 65, 67, dtype="fp32"), 68, 128 * 68),  # 268 to 272
-        (gemm(128, 65, 67, dtype="int8"), 80, 128 * 80),
-        (bmm(3, 128, 65, 67), 72, 3 * 128 * 72),
+        (gemm(128, 65, 67), 128, 128 * 128),  # 134 bytes to 256
+        (gemm(128, 65, 64, strides={"a": (73, 1)}), 64, 128 * 64),  # 128 bytes need no padding
+        (gemm(128, 65, 67, dtype="fp32"), 96, 128 * 96),  # 268 to 384
+        (gemm(128, 65, 67, dtype="int8"), 128, 128 * 128),
+        (bmm(3, 128, 65, 67), 128, 3 * 128 * 128),
     ],
 )
-def test_rows_are_padded_to_16_bytes(op: Op, padded: int, elements: int) -> None:
+def test_rows_are_padded_to_cache_lines(op: Op, padded: int, elements: int) -> None:
     made = generated(op, "grid.copy-ptr.direct-ptr")
     size = op.operands[0].dtype.bytes
-    assert padded * size % 16 == 0
+    assert padded * size % LINE == 0
     assert f"PADDED: tl.constexpr = {padded}" in made.source
     assert made.workspace_bytes == elements * size
     assert made.workspace_zeroed == 0
@@ -44,7 +45,7 @@ def test_rows_are_padded_to_16_bytes(op: Op, padded: int, elements: int) -> None
 def test_the_copies_lie_behind_the_sums_each_at_a_multiple_of_256_bytes() -> None:
     made = generated(gemm(129, 130, 131), "split.copy-copy.atomic", block_m=64, block_n=64)
     sums = 3 * 3 * (64 * 64 + 1) * 4  # a number of parts for each tile
-    rows = 136 * 2
+    rows = 192 * 2  # 131 elements
     assert made.workspace_zeroed == -(-sums // 256) * 256
     assert made.workspace_bytes == sum(-(-n // 256) * 256 for n in (sums, 129 * rows, 130 * rows))
     assert [k.name for k in made.kernels] == ["copy_a", "copy_b", "contract"]
@@ -91,7 +92,7 @@ def test_the_launcher_hands_the_copy_to_the_descriptor(op: Op, operand: str, mon
     for kernel in (f"copy_{operand}", "contract"):
         namespace[kernel] = Recorder(kernel)
     namespace["launch"](*tensors)
-    k, padded = op.extents["K"], -(-op.extents["K"] // 4) * 4
+    k, padded = op.extents["K"], -(-op.extents["K"] // 32) * 32
     outer = op.extents["M" if operand == "a" else "N"]
     batches = op.extents.get("B", 1)
     (programs,), source, copy = calls[f"copy_{operand}"]
@@ -101,3 +102,22 @@ def test_the_launcher_hands_the_copy_to_the_descriptor(op: Op, operand: str, mon
     descriptor = next(x for x in calls["contract"] if hasattr(x, "block_shape"))
     assert descriptor.base.data_ptr() == copy.data_ptr()
     assert (list(descriptor.shape), list(descriptor.strides)) == ([batches * outer, k], [padded, 1])
+
+
+def test_what_starts_early_waits_for_the_copies() -> None:
+    """A copy beside the other's end, the product before its first line, the sum of the parts before it reads."""
+    op, name = gemm(129, 130, 131), "split.copy-copy.workspace"
+    made = generated(op, name, dependent=1)
+    assert [k.options.get("launch_pdl", False) for k in made.kernels] == [False, True, True, True]
+    bodies = {part.split("(")[0]: part.splitlines() for part in made.source.split("\ndef ")[1:]}
+    code = {
+        kernel: [line.strip() for line in bodies[kernel][1:] if line.strip() and ": tl.constexpr" not in line]
+        for kernel in ("copy_a", "copy_b", "contract", "add_parts")
+    }
+    wait, go = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
+    assert (code["copy_a"][0], wait in code["copy_a"]) == (go, False)  # what runs ahead has ended
+    assert (code["copy_b"][0], code["copy_b"].index(wait)) == (go, len([x for x in code["copy_b"] if x[0] != "@"]) - 1)
+    assert code["contract"][:2] == [wait, go]
+    reads = next(i for i, line in enumerate(code["add_parts"]) if "tl.load" in line)
+    assert code["add_parts"].index(wait) < reads
+    assert "gdc" not in generated(op, name).source

@@ -36,7 +36,7 @@ def padded(m: int, n: int, k: int, layout: str = "nn", **keywords: object) -> Op
 def small(sketch: Sketch, **fixed: int) -> Schedule:
     """Tiles that cut each extent into a few, with every knob away from its trivial value where there is a choice."""
     domains = {knob.name: knob for knob in sketch.knobs}
-    wanted = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 2, "split_k": 3, "subtile": 2, **fixed}
+    wanted = {"group_m": 2, "split_k": 3, "subtile": 2, "dependent": 1, "unroll": 2, **fixed}
     for group in ("m", "n", "k"):
         if f"block_{group}" not in fixed:
             wanted[f"block_{group}"] = max(16, min(256, sketch.view.extent(group) // 2))
@@ -139,7 +139,7 @@ def test_tiles_warps_stages_and_order_change_no_bit() -> None:
         {"block_m": 64, "block_n": 32, "warps": 8},
         {"block_m": 32, "block_n": 32, "stages": 5, "group_m": 1},
         {"block_m": 64, "block_n": 64, "warps": 1, "group_m": 8, "unroll": 2, "maxnreg": 168},
-        {"block_m": 32, "block_n": 96, "flatten": 1},
+        {"block_m": 32, "block_n": 96, "flatten": 1, "evict": 2, "cache": 1},
     ]
     work = [(op, small(sketch, block_k=32, **v)) for sketch in derive(op, H200)[::4] for v in variants]
     assert len({s.sketch.name for _, s in work}) > 6

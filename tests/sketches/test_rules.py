@@ -143,6 +143,7 @@ def test_an_order_that_must_not_change_has_no_atomics() -> None:
         (gemm(4096, 4096, 4096, dtype="tf32", layout="tn"), {"a", "b"}),
         (gemm(4095, 4097, 4099), {"a", "b"}),
         (gemm(4096, 4096, 1001, layout="nt"), {"a", "b"}),
+        (gemm(1000, 1024, 1000), {"a"}),  # a's rows of 2000 bytes begin in the midst of cache lines
         (gemm(63, 4096, 1001), set()),  # a is short, b aligned
         (gemm(63, 4096, 1001, layout="nt"), {"b"}),
         (bmm(4, 512, 512, 512, strides={"a": (512 * 512 + 8, 512, 1)}), {"a"}),  # a gap between the matrices
@@ -201,7 +202,7 @@ def test_derivations_are_told() -> None:
     assert "operand side: M=N N=M K=K, rows from the right operand" in skinny["swap.grid.tma-ptr.direct-ptr"]
     assert "matrix-vector: a row of block_n columns a program" in skinny["grid.ptr-ptr.sum.direct-ptr"]
     copied = {s.name: s.explain() for s in derive(gemm(4095, 4097, 4099), H200)}["grid.copy-ptr.direct-ptr"]
-    assert "padded copy: a copied, rows padded to 16 bytes, then boxes of that" in copied
+    assert "padded copy: a copied, rows padded to cache lines, then boxes" in copied
 
 
 def test_the_default_is_the_plainest_sketch() -> None:

@@ -9,6 +9,7 @@ from autosched.errors import InvalidInputError
 from autosched.sketches.builders import gemm
 from autosched.sketches.constraints import REASONS, explain_invalid, shared_lower_bound, why_invalid
 from autosched.sketches.knobs import SELDOM, Knob
+from autosched.sketches.op import Op
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import ABSENT, Schedule, ScheduleBatch
 from autosched.sketches.target import PRESETS
@@ -149,6 +150,35 @@ def test_a_loop_of_one_step_has_no_pipeline() -> None:
     op = gemm(4096, 4096, 64)
     sketch = derive(op, H200)[0]
     assert shared_lower_bound(op, H200, ScheduleBatch.of((sketch,), [Schedule.of(sketch, stages=7)])).tolist() == [0]
+
+
+def bound(op: Op, name: str, **knobs: int) -> int:
+    sketch = next(s for s in derive(op, H200) if s.name == name)
+    return int(shared_lower_bound(op, H200, ScheduleBatch.of((sketch,), [Schedule.of(sketch, **knobs)]))[0])
+
+
+def test_a_loop_unrolled_into_one_turn_has_no_pipeline() -> None:
+    """4 steps: two turns of 2, or one of 4, after which the boxes lie one after the other."""
+    op, name = gemm(4096, 4096, 256), "grid.tma-tma.direct-ptr"
+    box = 128 * 64 * 2
+    assert bound(op, name, unroll=2) == 3 * 2 * box
+    assert bound(op, name, unroll=4) == box
+    assert bound(op, "persistent.tma-tma.subtiled-ptr", unroll=4) == 3 * 2 * box  # the loop over tiles remains
+
+
+def test_without_a_pipeline_the_pieces_of_a_tile_lie_one_after_the_other() -> None:
+    """192 columns are a box of 128 and one of 64; the rows' box of 16 is smaller."""
+    op, name = gemm(4096, 4096, 4096), "grid.tma-tma.direct-ptr"
+    assert bound(op, name, block_m=16, block_n=192, stages=1) == 64 * 128 * 2
+    assert bound(op, name, block_m=16, block_n=192, stages=2, warps=4) == (16 + 192) * 64 * 2
+
+
+def test_a_gated_pairs_operands_are_copied_one_by_one() -> None:
+    """16 x 16 elements are 2 bytes for each of 256 threads, too few for an asynchronous copy of either operand."""
+    op = gemm(4096, 4096, 4096, epilogue=["swiglu"])
+    small = {"block_m": 16, "block_n": 16, "block_k": 16}
+    assert bound(op, "grid.ptr-ptr-ptr.direct-ptr", **small, warps=8) == 0
+    assert bound(op, "grid.ptr-ptr-ptr.direct-ptr", **small, warps=4) == 2 * 3 * 16 * 16 * 2
 
 
 def test_rejections_are_counted_by_reason() -> None:
