@@ -68,6 +68,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return statistics.median(self.samples_us) if self.samples_us else None
 
 
+#: Strata whose rows teach models and do no more: each was timed once, and someone chose them, so that no table is made
+#: of them and no model is judged by them.
+TEACHING = frozenset({"sweep"})
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One trial as a log keeps it: enough to replay it, to learn from it, and to know where it came from.
 

@@ -57,6 +57,8 @@ DEPENDENT_COPY_US = 1.0
 COPY_RATE = 0.8
 #: Time that it takes for each part, which it adds one after the other, in microseconds (an estimate).
 PART_US = 0.3
+#: The same where all parts are asked for at once (an estimate).
+PART_AT_ONCE_US = 0.02
 #: What one SM can take of the L2 bandwidth while others idle, over its even share (an estimate).
 BURST = 1.5
 
@@ -95,7 +97,8 @@ def compute(c: Columns) -> tuple[Column, ...]:
     latency_time = loads / ahead * f32(LOAD_LATENCY_US) * scale
     load_time = rounds * c.k_steps * c.stage_bytes * f32(target.sms * 1e6 / (BURST * target.l2_bandwidth)) * scale
     kernel = f32(SECOND_KERNEL_US) - c.dependent * f32(SECOND_KERNEL_US - DEPENDENT_US)
-    second = c.workspace * (kernel + f32(PART_US) * c.split_k) + c.atomic * (parts > 0) * f32(LAST_BLOCK_US)
+    part = f32(PART_US) - c.dependent * f32(PART_US - PART_AT_ONCE_US)
+    second = c.workspace * (kernel + part * c.split_k) + c.atomic * (parts > 0) * f32(LAST_BLOCK_US)
     second = second + workspace * f32(1e6 / target.l2_bandwidth)
     copied = f32(2) * (c.copied_a * panel_a + c.copied_b * panel_b) * f32(1e6 / (COPY_RATE * target.bandwidth))
     each = f32(COPY_US) - c.dependent * f32(COPY_US - DEPENDENT_COPY_US)

@@ -1,4 +1,4 @@
-"""Assembly: from what a builder was asked for to an op whose every index is one axis."""
+"""Assembly: from what a builder was asked for to an op whose every index is one axis, or one cut into blocks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from autosched.sketches.steps import GATED, STEPS
 
 INT64_MAX = 2**63 - 1
 
-#: What ``scales`` may be: none, one factor for each product operand, or one for each row of a and each column of b.
-SCALES = ("", "tensor", "row_column")
+#: What ``scales`` may be: none, one factor for each product operand, one for each row of a and each column of b, or one
+#: for each block of a's rows and each square block of b.
+SCALES = ("", "tensor", "row_column", "block")
 
 #: Epilogue steps by the name that people give, and the operand that each takes (see ``StepInfo.takes``).
 EPILOGUES: dict[str, str | None] = {
@@ -47,8 +48,12 @@ def assemble(
     out: str,
     wanted: Wanted,
     ragged: Ragged | None = None,
+    blocks: Mapping[str, int] | None = None,
 ) -> Op:
     """A product of two tensors whose every index is one axis, with its epilogue.
+
+    With scales of blocks, an axis that is cut into blocks is two: which block, and where in the block. The operands of
+    the product and the output keep their dimensions, and index them by both.
 
     Args:
         name: For people.
@@ -57,22 +62,30 @@ def assemble(
         out: Axes of the output.
         wanted: The rest.
         ragged: How rows are dealt out to groups, if they are: a bias, and scales of columns, are then one row a group.
+        blocks: Lengths of the blocks by axis, if the op may have scales of blocks.
 
     Raises:
         InvalidInputError: A dtype, axis, stride, scale or step that there is not.
         UnsupportedError: A combination that no kernel is generated for.
     """
-    return _Assembly(extents, dict(inputs), out, wanted, ragged).op(name)
+    return _Assembly(extents, dict(inputs), out, wanted, ragged, blocks or {}).op(name)
 
 
 class _Assembly:
     """An op in the making: its operands and steps so far."""
 
     def __init__(
-        self, extents: Mapping[str, int], inputs: dict[str, str], out: str, wanted: Wanted, ragged: Ragged | None
+        self,
+        extents: Mapping[str, int],
+        inputs: dict[str, str],
+        out: str,
+        wanted: Wanted,
+        ragged: Ragged | None,
+        blocks: Mapping[str, int],
     ) -> None:
         self.extents, self.inputs, self.out, self.wanted, self.ragged = extents, inputs, out, wanted, ragged
         self.groups = ragged.groups if ragged else ""
+        self.blocks = blocks if wanted.scales == "block" else {}
         self.dynamic = tuple(wanted.dynamic)
         self.strides = dict(wanted.strides or {})
         self.in_type = parse_dtype(wanted.dtype)
@@ -93,10 +106,7 @@ class _Assembly:
             self._add("residual", "c", float(wanted.beta))
         for step in wanted.epilogue:
             self._step(step)
-        axes = tuple(
-            Axis(x, n, "parallel" if x in self.groups + self.out else "reduce", x in self.dynamic)
-            for x, n in self.extents.items()
-        )
+        axes = tuple(axis for x in self.extents for axis in self._axes(x))
         spec = {
             "dtype": self.in_type.name,
             **({"epilogue": list(wanted.epilogue)} if wanted.epilogue else {}),
@@ -116,7 +126,7 @@ class _Assembly:
             products=tuple(self.products),
             output=self._tensor("out", self.out, self.out_type),
             epilogue=tuple(self.steps),
-            accumulate=self.in_type.accumulator,
+            accumulate="fp32" if self.blocks else self.in_type.accumulator,
             deterministic=wanted.deterministic,
             fast_accumulate=wanted.fast_accumulate,
             ragged=self.ragged,
@@ -135,8 +145,10 @@ class _Assembly:
         if unknown := set(self.dynamic) - set(self.extents):
             axes = ", ".join(self.extents)
             raise InvalidInputError(f"dynamic axis {sorted(unknown)[0]!r} is no axis", f"one of {axes}")
-        if unknown := set(self.strides) - {*self.inputs, "out"}:
-            raise InvalidInputError(f"strides for {sorted(unknown)[0]!r}", "a, b and out have strides")
+        scaled = [f"{label}_scale" for label in self.inputs] if self.blocks else []
+        if unknown := set(self.strides) - {*self.inputs, *scaled, "out"}:
+            has = ", ".join([*self.inputs, *scaled])
+            raise InvalidInputError(f"strides for {sorted(unknown)[0]!r}", f"{has} and out have strides")
         if wanted.scales not in SCALES:
             raise InvalidInputError(f"unknown scales {wanted.scales!r}", f"one of {', '.join(filter(None, SCALES))}")
         if wanted.fast_accumulate and not self.in_type.is_float8:
@@ -145,9 +157,43 @@ class _Assembly:
             )
         if wanted.scales and any(step in GATED for step in wanted.epilogue):
             raise UnsupportedError("scales of a gated pair", "scale before or after it")
+        if wanted.scales == "block":
+            self._check_blocks()
+
+    def _check_blocks(self) -> None:
+        if not self.blocks:
+            raise UnsupportedError("scales of blocks in this op", "a plain GEMM has them; or scale by tensor or row_column")
+        if self.wanted.fast_accumulate:
+            raise UnsupportedError("fast_accumulate with scales of blocks", "the sum of each block leaves it anyway")
+        for x, block in self.blocks.items():
+            if self.extents[x] % block:
+                raise UnsupportedError(f"{x} = {self.extents[x]} with scales of blocks of {block}", "pad it to a multiple")
+            if x in self.dynamic:
+                raise UnsupportedError(f"dynamic axis {x!r}, which scales divide into blocks", "make other axes dynamic")
+
+    def _axes(self, letter: str) -> tuple[Axis, ...]:
+        """The axis, or its blocks and their insides."""
+        extent, kind = self.extents[letter], "parallel" if letter in self.groups + self.out else "reduce"
+        if letter not in self.blocks:
+            return (Axis(letter, extent, kind, letter in self.dynamic),)
+        block = self.blocks[letter]
+        outer, inner = _parts(letter)
+        return Axis(outer, extent // block, kind, part_of=letter), Axis(inner, block, kind, part_of=letter)
+
+    def _index(self, letter: str) -> Affine:
+        if letter not in self.blocks:
+            return Affine(((letter, 1),))
+        outer, inner = _parts(letter)
+        return Affine(((outer, self.blocks[letter]), (inner, 1)))
 
     def _scale(self) -> None:
-        """The factors of both product operands, applied to the accumulator first."""
+        """The factors of both product operands: of each block's sum, or applied to the accumulator first."""
+        if self.blocks:
+            left, right = self.inputs
+            rows = "".join(sorted(self.inputs[left], key=lambda x: x in self.blocks))  # blocks of a row side by side
+            self.operands += [self._factor(left, rows), self._factor(right, self.inputs[right])]
+            self.products = [Product(left, right, factors=(f"{left}_scale", f"{right}_scale"))]
+            return
         for label, letters in self.inputs.items() if self.wanted.scales else ():
             if self.wanted.scales == "tensor":
                 self._add("scale", f"{label}_scale")
@@ -185,9 +231,26 @@ class _Assembly:
         self.operands.append(self._tensor(label, axes, dtype))
         self.steps.append(EpilogueStep(kind, label, factor=factor))
 
+    def _factor(self, label: str, letters: str) -> Operand:
+        """One fp32 factor for each block of an operand."""
+        shape = tuple(self.extents[x] // self.blocks.get(x, 1) for x in letters)
+        index = tuple(Affine(((_parts(x)[0] if x in self.blocks else x, 1),)) for x in letters)
+        return self._stored(f"{label}_scale", letters, DTYPES["fp32"], shape, index, None)
+
     def _tensor(self, label: str, letters: str, dtype: DType, strides: Sequence[int] | None = None) -> Operand:
-        strides = self.strides.get(label) if strides is None else strides
         shape = tuple(self.extents[x] for x in letters)
+        return self._stored(label, letters, dtype, shape, tuple(map(self._index, letters)), strides)
+
+    def _stored(
+        self,
+        label: str,
+        letters: str,
+        dtype: DType,
+        shape: tuple[int, ...],
+        index: tuple[Affine, ...],
+        strides: Sequence[int] | None,
+    ) -> Operand:
+        strides = self.strides.get(label) if strides is None else strides
         if any(x in self.dynamic for x in letters[1:]):
             raise UnsupportedError(
                 f"dynamic axis inside {label}[{letters}] makes its strides dynamic",
@@ -199,10 +262,15 @@ class _Assembly:
             raise InvalidInputError(f"strides {chosen} of {label}[{letters}]", f"give {len(shape)}, none negative")
         if label == "out" and any(s == 0 and n > 1 for s, n in zip(chosen, shape, strict=True)):
             raise InvalidInputError(f"strides {chosen} of the output overlap", "give each element a place of its own")
-        operand = Operand(label, dtype, shape, chosen, tuple(Affine(((x, 1),)) for x in letters))
+        operand = Operand(label, dtype, shape, chosen, index)
         if operand.span * dtype.bytes > INT64_MAX:
             raise InvalidInputError(f"{label} of shape {shape} spans more than 2^63 bytes", "use smaller extents")
         return operand
+
+
+def _parts(letter: str) -> tuple[str, str]:
+    """Names of the axes that an axis cut into blocks becomes: of the blocks, and of what lies inside one."""
+    return f"{letter}B", f"{letter}I"
 
 
 def _default_output(dtype: DType) -> DType:

@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
+#: Length of the blocks that scales of blocks stand for, along the columns and along the reduction.
+BLOCK = 128
 
 
 def gemm(
@@ -60,7 +62,9 @@ def gemm(
         strides: Element strides by operand name (``a``, ``b``, ``out``) as the tensors are stored.
         deterministic: Allow only structures whose order of summation is fixed.
         scales: ``"tensor"`` (operands ``a_scale`` and ``b_scale`` of no dimension) or ``"row_column"`` (one fp32 factor
-            for each row of a and each column of b), applied to the accumulator before everything else.
+            for each row of a and each column of b), applied to the accumulator before everything else; or ``"block"``:
+            ``a_scale`` [M, K / 128] has an fp32 factor for each 128 entries of a row of a, ``b_scale``, stored in b's
+            order, one for each 128 x 128 of b, and each multiplies what it stands for. Both may then have strides.
         alpha: What the product is multiplied by, after the scales.
         beta: What the operand ``c``, of the output's shape, is multiplied by before it is added; no such operand for 0.
             ``c`` may be the output's own memory.
@@ -68,7 +72,8 @@ def gemm(
 
     Raises:
         InvalidInputError: An extent, layout, epilogue or stride that no GEMM has.
-        UnsupportedError: A dynamic axis that strides depend on.
+        UnsupportedError: A dynamic axis that strides depend on; scales of blocks where N or K is dynamic or no multiple
+            of 128.
     """
     _check_extents({"M": m, "N": n, "K": k})
     left, right = _stored(layout)
@@ -84,7 +89,8 @@ def gemm(
         beta=beta,
         fast_accumulate=fast_accumulate,
     )
-    op = assemble("gemm", {"M": m, "N": n, "K": k}, {"a": left, "b": right}, "MN", wanted)
+    extents, blocks = {"M": m, "N": n, "K": k}, {"N": BLOCK, "K": BLOCK}
+    op = assemble("gemm", extents, {"a": left, "b": right}, "MN", wanted, blocks=blocks)
     return _with_spec(op, builder="gemm", shape=[m, n, k], layout=layout)
 
 

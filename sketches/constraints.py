@@ -23,7 +23,7 @@ REASONS: tuple[str, ...] = (
     "split: more parts than steps of the reduction loop",
     "tile: a block holds at most 2^20 elements",
     "subtile: a box to store is narrower than 16 bytes",
-    "specialize: takes effect with 4 warps, 64 rows, boxes, unflattened, in one piece, with stores through pointers",
+    "specialize: takes effect with 4 warps, 64 rows, boxes, one accumulator, unflattened, with stores through pointers",
     "block_k: a box over the reduction would read into the next matrix of the batch",
     "maxnreg: fewer registers than the accumulator alone takes",
     "sum: a thread has less than one element of the tile",
@@ -69,7 +69,7 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
     turns = _steps(batch) // np.maximum(batch.column("unroll"), 1)  # a loop unrolled into one turn is none
     looped = (turns > 1) | (batch.fact("persistent") == 1)
-    looped &= (batch.column("specialize") != 1) | _specializes(batch)  # asked for in vain it leaves no pipeline
+    looped &= (batch.column("specialize") != 1) | _specializes(op, batch)  # asked for in vain it leaves no pipeline
     stages = np.where(looped, batch.column("stages").astype(np.int64), 1)
     warps = batch.column("warps")
     left = op.operand(op.products[0].left)
@@ -114,7 +114,7 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
         batch.column("split_k") > steps,
         np.maximum(np.maximum(bm * bn, bm * bk), bk * bn) > 1 << 20,
         store & (np.where(batch.fact("swapped") == 1, bm, narrowest // subtile) * out_bytes < 16),
-        (batch.column("specialize") == 1) & ~_specializes(batch),
+        (batch.column("specialize") == 1) & ~_specializes(op, batch),
         (batch.fact("folded_k") == 1) & (batch.k_extents[batch.sketch_index] % bk != 0),
         dot & (maxnreg > 0) & (accumulators > (maxnreg - 24) * 32 * warps),
         ~dot & (bk * bn < 32 * warps),
@@ -131,9 +131,14 @@ def explain_invalid(op: Op, target: Target, schedule: Schedule) -> str | None:
     return f"{schedule.to_json()}: {REASONS[code]}" if code else None
 
 
-def _specializes(batch: ScheduleBatch) -> NDArray[np.bool_]:
-    """Whether Triton 3.6 applies warp specialisation on sm_90, as compiled kernels show (others fail)."""
+def _specializes(op: Op, batch: ScheduleBatch) -> NDArray[np.bool_]:
+    """Whether Triton 3.6 applies warp specialisation on sm_90, as compiled kernels show (others fail).
+
+    With two accumulators it was seen to leave whole tiles unwritten on an H200 (the proof found it).
+    """
     boxes = (batch.fact("tma_a") == 1) & (batch.fact("tma_b") == 1) & (batch.fact("tma_store") == 0)
+    bn = batch.column("block_n")
+    boxes &= (bn & (bn - 1) == 0) & (len(op.accumulators) == 1)
     plain = (batch.column("flatten") != 1) & (batch.column("subtile") <= 1) & (batch.column("unroll") == 1)
     applied: NDArray[np.bool_] = boxes & plain & (batch.column("warps") == 4) & (batch.column("block_m") >= 64)
     return applied

@@ -229,6 +229,26 @@ class DotCombine:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledCombine(DotCombine):
+    """``tl.dot`` from zero in each step, added to the accumulator times the products' factors.
+
+    Attributes:
+        run: Length of the reduction over which factors stay the same. A step is no longer, and divides it.
+    """
+
+    run: int
+
+    tag = "scaled"
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """Those of a dot, with steps that divide the run."""
+        return tuple(
+            Knob(k.name, tuple(v for v in k.values if self.run % v == 0)) if k.name == "block_k" else k
+            for k in DotCombine.knobs(self, op, view)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SumCombine:
     """Multiply and add elementwise, summed over the reduction at the end: a row of the output without tensor cores."""
 

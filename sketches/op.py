@@ -5,6 +5,7 @@ Rules, features and generators read this data; none of them reads ``Op.name``, w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -23,12 +24,14 @@ class Axis:
         extent: Number of iterations; for a dynamic axis the size that it is tuned for.
         kind: ``parallel`` axes index the output or are groups of its rows, ``reduce`` axes are summed over.
         dynamic: Whether the extent is known only at run time.
+        part_of: Name of the loop that it is a part of, if one loop is written as several axes, outermost first.
     """
 
     name: str
     extent: int
     kind: Literal["parallel", "reduce"]
     dynamic: bool = False
+    part_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,19 @@ class Affine:
         if len(self.terms) == 1 and self.terms[0][1] == 1 and self.const == 0 and self.divisor == 1:
             return self.terms[0][0]
         return None
+
+    def merged(self, extents: Mapping[str, int]) -> tuple[str, ...]:
+        """The axes, outermost first, that the index walks without a gap or a repetition; none if it does otherwise.
+
+        Args:
+            extents: Of every axis by name; the outermost axis may have any.
+        """
+        step = 1
+        for name, coefficient in reversed(self.terms):
+            if coefficient != step:
+                return ()
+            step *= extents[name]
+        return self.axes if self.const == 0 and self.divisor == 1 else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +123,20 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``accumulator += left * right``, summed over the reduce axes."""
+    """``accumulator += left * right``, summed over the reduce axes.
+
+    Attributes:
+        left: The operand that gives the rows.
+        right: The operand that gives the columns.
+        accumulator: What the sum goes to.
+        factors: Operands that multiply each term as well. Each is indexed by axes of ``left`` or of ``right`` alone, and
+            none by the innermost reduce axes: over these, partial sums may be formed before they are multiplied.
+    """
 
     left: str
     right: str
     accumulator: str = "acc"
+    factors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +181,7 @@ class Op:
     Attributes:
         name: For people only.
         axes: All loops.
-        operands: Inputs, the products' first, then the epilogue's.
+        operands: Inputs, the products' first, then their factors, then the epilogue's.
         products: What is multiplied and summed into which accumulator.
         output: The result tensor.
         epilogue: Steps between accumulator and output.
@@ -221,9 +246,23 @@ class Op:
         groups = self.extents[ragged.groups]
         return elements // groups * min(groups, self.extents[ragged.rows])
 
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Names of all products' factors."""
+        return tuple(dict.fromkeys(name for p in self.products for name in p.factors))
+
+    @property
+    def loops(self) -> dict[str, int]:
+        """Extent of every loop by name; axes that are parts of one loop are one."""
+        found: dict[str, int] = {}
+        for axis in self.axes:
+            name = axis.part_of or axis.name
+            found[name] = found.get(name, 1) * axis.extent
+        return found
+
     def iteration_space(self) -> str:
-        """The loops and nothing else: the unit by which data sets are split, whatever dtype, layout or epilogue."""
-        return ".".join(f"{a.name}{a.extent}" for a in self.axes)
+        """The loops and nothing else: the unit by which data sets are split, whatever dtype, layout, scales or epilogue."""
+        return ".".join(f"{name}{extent}" for name, extent in self.loops.items())
 
     def key(self) -> str:
         """Readable identity of the kernel: everything that changes it, dynamic axes included, and nothing else.
@@ -233,8 +272,8 @@ class Op:
         axes = ",".join(f"{a.name}{'?' if a.dynamic else ''}{a.extent}" for a in self.axes)
         tensors = ",".join(self._tensor_key(o) for o in (*self.operands, self.output))
         parts = [axes, tensors]
-        if len(self.products) > 1:
-            parts.append("+".join(f"{p.left}*{p.right}" for p in self.products))
+        if len(self.products) > 1 or self.factors:
+            parts.append("+".join("*".join((p.left, p.right, *p.factors)) for p in self.products))
         if self.epilogue:
             parts.append("+".join(s.kind + (f"{s.factor:g}" if s.factor != 1.0 else "") for s in self.epilogue))
         if self.deterministic:

@@ -31,11 +31,11 @@ def reference_fp32(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     Sums of integers are exact in fp64, which is what they are returned in where no epilogue follows.
 
     Args:
-        op: The op; every index map must be a single axis.
+        op: The op; every index map must be a single axis, or axes walked as one.
         tensors: Every input by name, as stored.
 
     Raises:
-        UnsupportedError: An index map is more than one axis.
+        UnsupportedError: An index map is of another kind, or a factor belongs to neither operand of its product.
     """
     import torch
 
@@ -62,14 +62,21 @@ def _product(op: Op, product: Product, tensors: Mapping[str, torch.Tensor], wide
 
     letters = dict(zip((a.name for a in op.axes), ascii_letters, strict=False))
     left, right = op.operand(product.left), op.operand(product.right)
-    out = _subscript(op.output, letters)
+    terms = [_subscript(op, o, letters) for o in (left, right)]
+    out = _subscript(op, op.output, letters)
     ragged = op.ragged
     if ragged is None:
-        equation = f"{_subscript(left, letters)},{_subscript(right, letters)}->{out}"
-        return torch.einsum(equation, tensors[left.name].to(wide), tensors[right.name].to(wide))
+        values = [_opened(op, o, tensors[o.name]).to(wide) for o in (left, right)]
+        for factor in map(op.operand, product.factors):
+            side = next((i for i, o in enumerate((left, right)) if factor.axes <= o.axes), None)
+            if side is None:
+                raise UnsupportedError(f"factor {factor.name} of {op.key()}", "index it by axes of one operand alone")
+            equation = f"{terms[side]},{_subscript(op, factor, letters)}->{terms[side]}"
+            values[side] = torch.einsum(equation, values[side], _opened(op, factor, tensors[factor.name]).to(wide))
+        return _closed(op.output, torch.einsum(f"{terms[0]},{terms[1]}->{out}", *values))
     row, group = letters[ragged.rows], letters[ragged.groups]
-    rows, matrices = _subscript(left, letters).index(row), _subscript(right, letters).index(group)
-    equation = f"{_subscript(left, letters)},{_subscript(right, letters).replace(group, '')}->{out}"
+    rows, matrices = terms[0].index(row), terms[1].index(group)
+    equation = f"{terms[0]},{terms[1].replace(group, '')}->{out}"
     pieces = []
     begin = 0
     for g, end in enumerate(tensors[ragged.offsets].tolist()):
@@ -107,11 +114,30 @@ def reference(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return reference_fp32(op, tensors).to(dtype)
 
 
-def _subscript(tensor: Operand, letters: Mapping[str, str]) -> str:
-    names = [expr.single for expr in tensor.index]
-    if None in names:
-        raise UnsupportedError(f"index maps of {tensor.name} are not single axes", "no reference is known for it yet")
-    return "".join(letters[str(name)] for name in names)
+def _subscript(op: Op, tensor: Operand, letters: Mapping[str, str]) -> str:
+    """A letter for each axis of the tensor, as :func:`_opened` has them."""
+    axes = [expr.merged(op.extents) for expr in tensor.index]
+    if not all(axes):
+        raise UnsupportedError(
+            f"index maps of {tensor.name} are neither single axes nor axes walked as one", "no reference is known for it"
+        )
+    return "".join(letters[name] for names in axes for name in names)
+
+
+def _opened(op: Op, operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` with a dimension for each axis where one dimension is indexed by several."""
+    for place, expr in reversed(list(enumerate(operand.index))):
+        if len(expr.terms) > 1:
+            tensor = tensor.unflatten(place, (-1, *(op.extents[name] for name in expr.axes[1:])))
+    return tensor
+
+
+def _closed(operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
+    """The inverse of :func:`_opened`."""
+    for place, expr in enumerate(operand.index):
+        if len(expr.terms) > 1:
+            tensor = tensor.flatten(place, place + len(expr.terms) - 1)
+    return tensor
 
 
 def aligned(op: Op, operand: Operand, tensor: torch.Tensor, groups: torch.Tensor | None = None) -> torch.Tensor:
@@ -125,12 +151,12 @@ def aligned(op: Op, operand: Operand, tensor: torch.Tensor, groups: torch.Tensor
         tensor: Its value.
         groups: The group of each row, if rows are ragged.
     """
-    own = [expr.single for expr in operand.index]
-    if op.ragged and groups is not None and op.ragged.groups in own:
-        place = own.index(op.ragged.groups)
+    own = [expr.axes for expr in operand.index]
+    if op.ragged and groups is not None and (op.ragged.groups,) in own:
+        place = own.index((op.ragged.groups,))
         tensor = tensor.index_select(place, groups)
-        own[place] = op.ragged.rows
-    order = [expr.single for expr in op.output.index]
+        own[place] = (op.ragged.rows,)
+    order = [expr.axes for expr in op.output.index]
     moved = tensor.permute([own.index(name) for name in order if name in own])
     shape = iter(moved.shape)
     return moved.reshape([next(shape) if name in own else 1 for name in order])

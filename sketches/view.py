@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from math import gcd, prod
 
 from autosched.sketches.op import Axis, Op, Operand, Product
@@ -11,12 +13,12 @@ from autosched.sketches.op import Axis, Op, Operand, Product
 
 @dataclass(frozen=True, slots=True)
 class FusedAxis:
-    """One or more axes, outermost first, that every tensor walks with a single stride.
+    """One or more axes, outermost first, that every tensor but factors of products walks with a single stride.
 
     Attributes:
         axes: Names of the axes that it is made of.
         extent: Product of their extents.
-        strides: Element stride in each tensor, by name (0 where it does not index it).
+        strides: Element stride in each such tensor, by name (0 where it does not index it).
         dynamic: Whether the extent is known only at run time.
     """
 
@@ -108,10 +110,10 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
 
     An axis that indexes both inputs and the output is batch, and so are the groups of ragged rows, which index the
     right alone; left and output M; right and output N; both inputs alone K. All products must agree. An op with an axis
-    of another kind, or whose index maps are not single axes, has none.
+    of another kind, or whose index maps are neither single axes nor axes walked as one, has none.
     """
     tensors = (*op.operands, op.output)
-    if any(expr.single is None for t in tensors for expr in t.index):
+    if not all(expr.merged(op.extents) for t in tensors for expr in t.index):
         return ()
     groups: dict[str, list[Axis]] = {"batch": [], "m": [], "n": [], "k": []}
     for axis in op.axes:
@@ -121,6 +123,13 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
         groups[str(roles.pop())].append(axis)
     fused = {name: _fuse(op, axes) for name, axes in groups.items()}
     return (MatrixView(fused["batch"], fused["m"], fused["n"], fused["k"]),)
+
+
+def run_length(op: Op, view: MatrixView, group: str, tensors: Iterable[str]) -> int:
+    """Indices of ``group``, from a multiple of that number on, over which each of ``tensors`` stays at one element."""
+    names = [name for fused in view.group(group) for name in fused.axes]
+    indexing = frozenset().union(*(op.operand(t).axes for t in tensors))
+    return prod(op.extents[name] for name in takewhile(lambda name: name not in indexing, reversed(names)))
 
 
 def _role(op: Op, axis: str, left: str, right: str) -> str | None:
@@ -136,8 +145,8 @@ def _role(op: Op, axis: str, left: str, right: str) -> str | None:
 
 
 def _fuse(op: Op, axes: list[Axis]) -> tuple[FusedAxis, ...]:
-    """Merges neighbours whose strides nest in every tensor; the first axis of a run may be dynamic."""
-    tensors = (*op.operands, op.output)
+    """Merges neighbours whose strides nest in every tensor but factors; the first axis of a run may be dynamic."""
+    tensors = [o for o in (*op.operands, op.output) if o.name not in op.factors]
     # A later tensor of stride order decides which axis is the inner one: outermost first by the output, else the left.
     key_tensor = op.output if axes and axes[0].name in op.output.axes else op.operand(op.products[0].left)
     ordered = sorted(axes, key=lambda a: -key_tensor.stride_of(a.name))

@@ -181,7 +181,7 @@ def test_shipped_tables_are_whole(tables_that_ship: ReplayMeasurer) -> None:
     contents = recorded.recorded_log("H200")
     assert (contents.damaged, contents.crashed) == ([], [])
     assert len(tables_that_ship.keys) >= 7
-    assert {r.stratum for r in contents} == {"uniform", "model", "retimed"}
+    assert {r.stratum for r in contents} == {"uniform", "model", "retimed", "sweep"}
     for spec in {r.key: r.op for r in contents}.values():
         op = build(spec)
         assert op.key() in tables_that_ship.keys

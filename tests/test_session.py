@@ -228,7 +228,7 @@ def test_a_trial_has_a_line_before_its_launch(tmp_path: Path) -> None:
     with local() as measurer:
         tune(log, 8, measurer=measurer)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["type"] for line in lines[:4]] == ["session", "vendor", "round", "start"]
+    assert [line["type"] for line in lines[:3]] == ["session", "vendor", "round"]
     assert [line["round"] for line in lines if line["type"] == "round"] == [0, 1]
     assert lines[-1]["type"] == "end"
     started: set[int] = set()
@@ -238,4 +238,4 @@ def test_a_trial_has_a_line_before_its_launch(tmp_path: Path) -> None:
             started.add(number)
         elif line["type"] == "trial" and line["measurement"]["status"] not in ("compile_error", "invalid"):
             assert number in started
-    assert len(started) >= 6
+    assert len(started) >= 4

@@ -11,7 +11,7 @@ import msgspec
 from autosched.errors import InvalidInputError, NotRecordedError
 from autosched.log import LogContents, Vendor
 from autosched.measure.base import Baseline, Comparison, Processless
-from autosched.record import Measurement, Record, Status
+from autosched.record import TEACHING, Measurement, Record, Status
 from autosched.sketches.op import Op
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import Schedule, ScheduleBatch
@@ -22,7 +22,8 @@ class ReplayMeasurer(Processless):
     """Answers from the rows that were recorded on one device.
 
     Rows of one schedule are pooled: its latency is the median of all their samples, so that the best of a table is
-    never a single lucky row. A schedule that once gave a wrong result is wrong; any other failure yields to samples.
+    never a single lucky row; rows that only teach (``record.TEACHING``) are left out. A schedule that once gave a wrong
+    result is wrong; any other failure yields to samples.
 
     Args:
         log: What ``TuningLog.read`` gave, or records alone.
@@ -43,7 +44,7 @@ class ReplayMeasurer(Processless):
         *,
         vendors: Iterable[Vendor] = (),
     ) -> None:
-        records = list(log)
+        records = [record for record in log if record.stratum not in TEACHING]
         devices = sorted({r.device for r in records})
         if not devices:
             raise NotRecordedError("the log holds no trials", "give a log of a tuning run or a recorded table")

@@ -153,9 +153,11 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 def role_of(op: Op, operand: Operand) -> Role:
     """What an operand is to the op, which its data follow from.
 
-    A ``product`` is multiplied and summed, a ``factor`` (a scale) multiplies the value, an ``addend`` is added to it;
-    ``ends`` are those of the groups of ragged rows.
+    A ``product`` is multiplied and summed, a ``factor`` (a scale) multiplies terms or the value, an ``addend`` is added
+    to it; ``ends`` are those of the groups of ragged rows.
     """
+    if operand.name in op.factors:
+        return "factor"
     if op.ragged and operand.name == op.ragged.offsets:
         return "ends"
     if any(operand.name in (product.left, product.right) for product in op.products):
@@ -192,6 +194,10 @@ def integer_data(op: Op, operand: Operand, launch: int) -> IntegerData:
     that integers are exact below 2^14; six standard deviations are at most 2^12, and 2^14 is twenty-four of them.
     Scales are 1/2, 1 or 2: they change exponents alone. Addends are integers of magnitude 4 (1 in odd launches).
 
+    With n factors of a product (``Product.factors``), sums are of multiples of 2^-n that are up to 2^n larger: then
+    ``K * magnitude^2 * 2^n`` stays below 2^(24 - n), the 60,000 hold for sums 2^n times as large, and sums of odd
+    launches have a standard deviation of at most 10, or 40 quarters, for the two factors of scales of blocks.
+
     Args:
         op: Its reduction length, element type and epilogue are what matters.
         operand: One of its inputs.
@@ -202,24 +208,29 @@ def integer_data(op: Op, operand: Operand, launch: int) -> IntegerData:
         return IntegerData(1, powers=True)
     if role == "addend":
         return IntegerData(1 if small else ADDEND)
-    length, room = reduction_length(op), _room(op)
-    magnitude = next((m for m in (4, 2, 1) if length * m * m <= EXACT), 1)
+    length, room, stretch = reduction_length(op), _room(op), largest_factor(op)
+    magnitude = next((m for m in (4, 2, 1) if length * (m * stretch) ** 2 <= EXACT), 1)
     if operand.dtype.is_float8:
         magnitude, room = 1, min(room, _FLOAT8_SUM / _DEVIATIONS)
     if small:
-        magnitude, room = 1, min(room, _SMALL_SUM)
+        magnitude, room = 1, min(room, max(_SMALL_SUM / stretch**2, _LEAST))
     deviation = magnitude * (magnitude + 1) / 3 * sqrt(length)
     return IntegerData(magnitude, min(1.0, room / deviation))
 
 
 def _room(op: Op) -> float:
     """Standard deviation that a sum may have, given what the epilogue makes of it; below 4 a proof would say little."""
-    stretch, sums = 1.0, 1
+    stretch, sums = largest_factor(op), 1
     for step in op.epilogue:
         does = STEPS[step.kind].does
         stretch *= {"multiply": 2.0, "scale": abs(step.factor)}.get(does, 1.0)
         sums += does == "gate"
     return max(float((_ROOM / max(stretch, 1.0)) ** (1 / sums)) / _DEVIATIONS, _LEAST)
+
+
+def largest_factor(op: Op) -> float:
+    """Largest product of a term's factors on the proof's data; its reciprocal is the smallest."""
+    return 2.0 ** max(len(product.factors) for product in op.products)
 
 
 def reduction_length(op: Op) -> int:
@@ -305,7 +316,7 @@ def fill_ends(op: Op, guarded: Guarded, generator: torch.Generator, *, even: boo
 
 def factor_unit(op: Op) -> float:
     """What the op's scales are multiplied by on timing data."""
-    return INTEGER_FACTOR if op.accumulate == "int32" else 1.0
+    return INTEGER_FACTOR if op.operand(op.products[0].left).dtype.accumulator == "int32" else 1.0
 
 
 def generator(device: str | torch.device, *seeds: int) -> torch.Generator:

@@ -18,6 +18,7 @@ from autosched.measure.tensors import (
     INTEGERS,
     LARGEST_INTEGER,
     factor_unit,
+    largest_factor,
     reduction_length,
 )
 from autosched.sketches.op import EpilogueStep, Op
@@ -73,7 +74,7 @@ def proof_tolerance(op: Op, tensors: Mapping[str, torch.Tensor]) -> Tolerance:
         tensors: Operands by name.
     """
     made = _Data(addend=float(ADDEND), addend_unit=1.0, factor=2.0, factor_unit=0.5)
-    return _tolerance(op, _Value(1.0, LARGEST_INTEGER, 0.0), made, tensors, 0.0)
+    return _tolerance(op, _Value(1 / largest_factor(op), LARGEST_INTEGER, 0.0), made, tensors, 0.0)
 
 
 def timing_tolerance(op: Op, tensors: Mapping[str, torch.Tensor]) -> Tolerance:
@@ -89,6 +90,9 @@ def timing_tolerance(op: Op, tensors: Mapping[str, torch.Tensor]) -> Tolerance:
       2^-9 of the result for the bias.
     * 8-bit floats: see ``_float8_error``.
     * int8: sums are exact, and so are integer steps while values stay below 2^24: then equality is asked for.
+    * Factors of products multiply sums that are formed in fp32 as above (8-bit floats: at most 128 terms in the tensor
+      cores; int8: exactly), which are then added in fp32. All bounds are multiplied by the largest product of factors;
+      its root mean square is 1.08 where two are uniform in ``FACTORS``, so that they are 2.1 times as wide as needed.
 
     Args:
         op: What is timed.
@@ -97,8 +101,8 @@ def timing_tolerance(op: Op, tensors: Mapping[str, torch.Tensor]) -> Tolerance:
     length, left = reduction_length(op), op.operand(op.products[0].left).dtype
     unit = factor_unit(op)
     made = _Data(addend=_NORMAL, addend_unit=0.0, factor=FACTORS[1] * unit, factor_unit=0.0)
+    variance = ((2 * INTEGERS + 1) ** 2 - 1) / 12  # of one integer operand, and the standard deviation of a product
     if op.accumulate == "int32":
-        variance = ((2 * INTEGERS + 1) ** 2 - 1) / 12  # of one operand, and the standard deviation of a product
         largest = min(float(length * INTEGERS**2), _NORMAL * variance * sqrt(length))
         if all(op.operand(s.operand).dtype.name == "int32" for s in op.epilogue if s.operand is not None):
             made = replace(made, addend=float(INTEGERS), addend_unit=1.0)
@@ -110,7 +114,9 @@ def timing_tolerance(op: Op, tensors: Mapping[str, torch.Tensor]) -> Tolerance:
         extra = 2.0**-9
     if left.is_float8:
         error += _float8_error(length, length if op.fast_accumulate else min(length, IMPRECISE_TERMS))
-    return _tolerance(op, _Value(0.0, _NORMAL * sqrt(length), error), made, tensors, extra)
+    scale = made.factor ** max(len(product.factors) for product in op.products)
+    scale *= variance if left.accumulator == "int32" else 1.0
+    return _tolerance(op, _Value(0.0, _NORMAL * sqrt(length) * scale, error * scale), made, tensors, extra)
 
 
 def _float8_error(length: int, run: int) -> float:

@@ -20,7 +20,7 @@ from autosched.offline.baselines import baseline_scores
 from autosched.offline.figures import FIGURES, Difference, Figures, Judge, known
 from autosched.offline.splits import SPLITS, Part, Workload, describe, make_parts
 from autosched.offline.training import Logs, check_seed, load_model, make_dataset, read_logs
-from autosched.record import Record
+from autosched.record import TEACHING, Record
 
 Vector = NDArray[np.float64]
 
@@ -284,8 +284,8 @@ def _check(
 
 
 def _stated(contents: LogContents) -> list[Record]:
-    """The records that state their stratum."""
-    stated = [r for r in contents if r.stratum]
+    """The records that state their stratum, but for those that only teach."""
+    stated = [r for r in contents if r.stratum and r.stratum not in TEACHING]
     if not stated:
         raise InvalidInputError(
             f"none of {len(contents)} trials states its stratum", "give recorded tables, such as tuning_logs/recorded"

@@ -14,7 +14,7 @@ from autosched.log import TuningLog, aligned
 from autosched.measure.replay import ReplayMeasurer
 from autosched.models import CostModel
 from autosched.offline.simulation_result import LeftOut, Workload
-from autosched.record import Record
+from autosched.record import TEACHING, Record
 from autosched.sketches.builders import build
 from autosched.sketches.constraints import why_invalid
 from autosched.sketches.op import Op
@@ -53,7 +53,7 @@ def stated_records(logs: Logs) -> list[Record]:
 
 def _stated(records: Iterable[Record]) -> list[Record]:
     records = list(records)
-    stated = [r for r in records if r.stratum]
+    stated = [r for r in records if r.stratum and r.stratum not in TEACHING]
     if not stated:
         raise NotRecordedError(
             f"none of the {len(records)} rows states its stratum", "give recorded tables, such as tuning_logs/recorded"

@@ -69,7 +69,8 @@ def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> K
     copy.knobs = {"block_m": min(TILE[0], _power(k.view.extent(group))), "block_k": min(TILE[1], _power(made.length))}
     rows, steps = copy.knobs["block_m"], copy.knobs["block_k"]
     row_block, step_block = copy.const("ROWS", rows), copy.const("STEP", steps)
-    tiles_k = copy.const("TILES_K", -(-made.length // steps))
+    padded = copy.const("PADDED", made.padded)
+    tiles_k = copy.const("TILES_K", -(-made.padded // steps))
     copy.line(f"tile_k = tl.program_id(0) % {tiles_k}")
     if k.batched:
         tiles = f"tl.cdiv({copy.extent(group)}, {row_block})"
@@ -89,12 +90,16 @@ def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> K
     place = "rows.to(tl.int64)" if count >= 2**31 or k.view.is_dynamic(group) else "rows"
     if k.batched:
         place = f"(batch.to(tl.int64) * {copy.extent(group)} + {place})"
-    padded = copy.const("PADDED", made.padded)
     copy.line(f"values = {load(source, bounds)}")
-    copy.line(store(f"copy_ptr + ({place} * {padded})[:, None] + steps[None, :]", "values", bounds))
+    # the padding is written too: rows of whole cache lines are stored by 16 bytes, whatever the reduction's length
+    inside = [copy.bounds([(group, "rows", rows, "[:, None]")])]
+    inside += [f"(steps < {padded})[None, :]"] if made.padded % steps else []
+    kept = " & ".join(filter(None, inside))
+    copy.line(store(f"copy_ptr + ({place} * {padded})[:, None] + steps[None, :]", "values", kept))
     host_rows = host_extent(k.op, k.view, group)
     batches = f" * {k.host_batches()}" if k.batched else ""
-    copy.programs = f"-(-{host_rows} // {rows}) * {-(-made.length // steps)}{batches}"
+    tiles = str(-(-k.view.extent(group) // rows)) if not k.view.is_dynamic(group) else f"-(-{host_rows} // {rows})"
+    copy.programs = f"{tiles} * {-(-made.padded // steps)}{batches}"
     return copy
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from autosched.sketches.op import Op, Operand
-from autosched.sketches.view import FusedAxis, MatrixView
+from autosched.sketches.view import FusedAxis, MatrixView, run_length
 
 #: Offsets beyond this many elements are computed in 64 bits.
 INT32_ELEMENTS = 2**31 - 1
@@ -47,6 +47,10 @@ class Span:
     suffix: str
     start: int
     width: int
+
+
+#: The whole tile: what an operand without the columns is loaded as.
+WHOLE = Span("", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +249,29 @@ class Kernel:
         """Element offset of ``index`` along ``group`` in ``tensor``; empty if the group does not index it."""
         wide = tensor.span > INT32_ELEMENTS or self.view.is_dynamic(group)  # a dynamic group may grow
         return walk(self.view.group(group), tensor.name, f"{index}.to(tl.int64)" if wide else index)
+
+    def indexes(self, tensor: Operand, group: str) -> bool:
+        """Whether any axis of the group indexes ``tensor``."""
+        return any(name in tensor.axes for fused in self.view.group(group) for name in fused.axes)
+
+    def coarse_offset(self, tensor: Operand, group: str, index: str) -> str:
+        """Element offset of ``index`` in a factor, which may be indexed by some of the group's axes alone.
+
+        ``index`` is a name, or ``k0``, which the interpreter has as a number. Empty if no axis indexes the factor.
+        """
+        if not self.indexes(tensor, group):
+            return ""
+        extents = self.op.extents
+        names = [name for fused in self.view.group(group) for name in fused.axes]
+        while names[-1] not in tensor.axes:
+            names.pop()
+        reach = sum((extents[name] - 1) * tensor.stride_of(name) for name in names)
+        if reach > INT32_ELEMENTS or self.view.is_dynamic(group):
+            index = f"tl.full((), {index}, tl.int64)" if group == "k" else f"{index}.to(tl.int64)"
+        run = run_length(self.op, self.view, group, (tensor.name,))
+        index = f"{index} // {run}" if run > 1 else index
+        axes = [FusedAxis((name,), extents[name], ((tensor.name, tensor.stride_of(name)),)) for name in names]
+        return walk(tuple(axes), tensor.name, f"({index})" if len(axes) > 1 else index)
 
     def batch_offset(self, tensor: Operand) -> str:
         """`` + offset`` of the batch in ``tensor``; empty where there is one batch."""

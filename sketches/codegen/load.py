@@ -10,11 +10,8 @@ from functools import singledispatch
 
 from autosched.sketches.box import box_map
 from autosched.sketches.codegen.copy import emit_copy
-from autosched.sketches.codegen.kernel import Kernel, Span, along, load
+from autosched.sketches.codegen.kernel import WHOLE, Kernel, Span, along, load
 from autosched.sketches.nodes import CopiedLoad, Load, PointerLoad, TmaLoad
-
-#: The whole tile: what an operand without the columns is loaded as.
-WHOLE = Span("", 0, 0)
 
 
 @singledispatch

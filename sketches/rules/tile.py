@@ -13,6 +13,7 @@ from autosched.sketches.nodes import (
     Launch,
     PointerLoad,
     PointerStore,
+    ScaledCombine,
     SplitWork,
     SumCombine,
     Work,
@@ -21,7 +22,7 @@ from autosched.sketches.op import Op
 from autosched.sketches.rules.base import State
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target
-from autosched.sketches.view import MatrixView
+from autosched.sketches.view import MatrixView, run_length
 
 #: Rows up to which a program a row is derived; each reads the columns' operand again.
 FEW_ROWS = 4
@@ -37,18 +38,22 @@ class TileRule:
         if not isinstance(state, MatrixView) or op.ragged is not None:
             return
         plain = plainest(op, state, GridWork())
-        yield plain, "block_m x block_n tiles, a loop over block_k, tile rows grouped for L2"
+        scaled = ", the sum of each step times its factors" if op.factors else ""
+        yield plain, f"block_m x block_n tiles, a loop over block_k{scaled}, tile rows grouped for L2"
 
 
 def plainest(op: Op, view: MatrixView, work: Work) -> Sketch:
-    """The tree in which everything goes through pointers; the operands of all products are loaded once each."""
+    """The tree in which everything goes through pointers; the operands of all products are loaded once each.
+
+    Products with factors are multiplied by them in each step, which is then no longer than these stay the same.
+    """
     lefts = dict.fromkeys(view.left(p) for p in op.products)
     rights = dict.fromkeys(view.right(p) for p in op.products)
     return Sketch(
         view=view,
         work=work,
         loads=(*(PointerLoad(x, "m", "k") for x in lefts), *(PointerLoad(x, "k", "n") for x in rights)),
-        combine=DotCombine(),
+        combine=ScaledCombine(run_length(op, view, "k", op.factors)) if op.factors else DotCombine(),
         epilogue=ChainEpilogue(),
         finish=DirectFinish(PointerStore()),
         launch=Launch(),
@@ -66,5 +71,6 @@ class MatrixVectorRule:
             return
         gathered = all(isinstance(load, PointerLoad) for load in state.loads)
         simple = len(op.products) == 1 and op.accumulate == "fp32" and isinstance(state.work, GridWork | SplitWork)
+        simple = simple and not op.factors
         if gathered and simple and state.view.extent("m") <= FEW_ROWS:
             yield replace(state, combine=SumCombine()), "a row of block_n columns a program, no tensor cores"

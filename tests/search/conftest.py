@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from autosched.search import GeneratedSpace, Space, TableSpace
 from autosched.sketches.builders import gemm
-from autosched.sketches.knobs import KNOBS, Knob
+from autosched.sketches.knobs import KNOB_NAMES, KNOBS, Knob
 from autosched.sketches.schedule import ScheduleBatch
 from autosched.sketches.target import PRESETS
 
@@ -47,6 +47,16 @@ def table_space(rows: int = 300) -> TableSpace:
 
 
 SPACES: dict[str, Callable[[], GeneratedSpace | TableSpace]] = {"generated": generated_space, "table": table_space}
+
+
+def family_bests(batch: ScheduleBatch, scores: NDArray[np.float64]) -> ScheduleBatch:
+    """The best row of each family (rows that differ only in knobs that seldom matter), best first, without ties."""
+    common = [0, *(1 + i for i, name in enumerate(KNOB_NAMES) if not KNOBS[name].seldom)]
+    rows: dict[bytes, int] = {}
+    for i in np.argsort(-scores, kind="stable"):
+        rows.setdefault(batch.values[i][common].tobytes(), int(i))
+    order = np.array(list(rows.values()))
+    return batch.take(order[np.diff(scores[order], prepend=np.inf) < -1e-9])
 
 
 def small_space() -> GeneratedSpace:

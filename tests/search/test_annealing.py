@@ -7,9 +7,10 @@ import pytest
 
 from autosched.errors import InvalidInputError
 from autosched.search import Annealing, RandomSearch
+from autosched.search.annealing import POLISH
 from autosched.search.strategy import draw_distinct
 from autosched.sketches.schedule import ScheduleBatch
-from tests.search.conftest import generated_space, knob_score, plain_space, table_space
+from tests.search.conftest import family_bests, generated_space, knob_score, plain_space, table_space
 
 
 class Counted:
@@ -34,7 +35,7 @@ def test_it_beats_random_search_at_equally_many_scored_rows(seed: int) -> None:
     drawn = draw_distinct(space, score.rows, np.random.default_rng(seed), set())
     best = np.sort(knob_score(drawn))[::-1][:8]
 
-    assert score.rows <= 32 * 63
+    assert score.rows <= 32 * (63 + POLISH)
     assert knob_score(annealed)[0] >= best[0]
     assert knob_score(annealed).mean() > best.mean() + 0.1
 
@@ -60,14 +61,14 @@ def test_the_scale_of_the_scores_does_not_matter() -> None:
 def test_on_a_table_it_is_the_argmax() -> None:
     space = table_space(rows=300)
     score = Counted()
-    order = np.argsort(-knob_score(space.members()), kind="stable")
-    best = space.members().take(order)
+    best = family_bests(space.members(), knob_score(space.members()))
 
     chosen = Annealing(space, share=1.0).propose(10, score, np.random.default_rng(0), set())
     after = Annealing(space).propose(1, score, np.random.default_rng(0), set(best.take(np.arange(5)).keys()))
 
     assert chosen.keys() == best.take(np.arange(10)).keys()
-    assert after.keys() == best.take([5]).keys()
+    ranked = space.members().take(np.argsort(-knob_score(space.members()), kind="stable")).keys()
+    assert after.keys() == [next(key for key in ranked if key not in set(best.keys()[:5]))]
     assert score.calls == 2
     assert score.rows == 600
 
@@ -77,7 +78,7 @@ def test_a_table_above_the_limit_is_annealed() -> None:
     score = Counted()
     chosen = Annealing(space, chains=8, steps=30).propose(4, score, np.random.default_rng(0), set())
 
-    assert score.rows <= 8 * 33
+    assert score.rows <= 8 * (33 + POLISH)
     assert knob_score(chosen)[0] >= np.quantile(knob_score(space.members()), 0.97)
 
 

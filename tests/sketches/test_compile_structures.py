@@ -32,7 +32,6 @@ HUGE = gemm(65536, 65536, 65536)
 #: By name: op, sketch, knobs that differ from ``BIG``.
 CASES: dict[str, tuple[Op, str, dict[str, int]]] = {
     "specialised": (PLAIN, "persistent.tma-tma.subtiled-ptr", {"specialize": 1}),
-    "specialised, 192 columns": (PLAIN, "persistent.tma-tma.subtiled-ptr", {"specialize": 1, "block_n": 192}),
     "specialised in vain": (PLAIN, "persistent.tma-tma.subtiled-ptr", {"specialize": 1, "block_m": 32}),
     "unrolled": (PLAIN, "grid.tma-tma.direct-tma", {"unroll": 2}),
     "not unrolled": (PLAIN, "grid.tma-tma.direct-tma", {}),

@@ -8,11 +8,12 @@ from autosched.errors import InvalidInputError
 from autosched.measure.rivals.base import Contender
 from autosched.measure.rivals.inductor import inductor, inductor_triton
 from autosched.measure.rivals.triton_autotune import triton_autotune
-from autosched.measure.rivals.vendor_library import vendor_library
+from autosched.measure.rivals.vendor_library import vendor_default, vendor_library
 from autosched.measure.vendor import NAME as VENDOR_NAME
 
 RIVALS: dict[str, Contender] = {
     VENDOR_NAME: Contender(vendor_library, tunes=False),
+    f"{VENDOR_NAME}-default": Contender(vendor_default, tunes=False),
     "inductor": Contender(inductor),
     "inductor-triton": Contender(inductor_triton),
     "triton.autotune": Contender(triton_autotune),

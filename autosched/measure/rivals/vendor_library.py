@@ -1,13 +1,17 @@
-"""The vendor library as a rival; it has nothing to compile."""
+"""The vendor library as a rival, in full precision and at its default settings; it has nothing to compile."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autosched.measure.vendor import Vendor, vendor
+from autosched.measure.vendor import Vendor, precision, vendor
 from autosched.sketches.op import Op
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextlib.contextmanager
@@ -22,3 +26,23 @@ def vendor_library(op: Op, folder: Path) -> Iterator[Vendor]:
         UnsupportedError: The library has no counterpart of the op.
     """
     yield vendor(op)
+
+
+@contextlib.contextmanager
+def vendor_default(op: Op, folder: Path) -> Iterator[Vendor]:
+    """The same with torch's default: partial sums of 16-bit products may be reduced in that type.
+
+    Args:
+        op: What is computed.
+        folder: Stays empty.
+
+    Raises:
+        UnsupportedError: The library has no counterpart of the op.
+    """
+    run = vendor(op)
+
+    def call(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+        with precision(op, reduced=True):
+            return run(tensors, out)
+
+    yield call
