@@ -19,6 +19,7 @@ from autosched.search.strategy import check_count
 from autosched.sketches.op import Op
 from autosched.sketches.rules import default_schedule, derive
 from autosched.sketches.schedule import Schedule, ScheduleBatch
+from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target
 
 #: One trial in so many explores: it is drawn at random, whatever the model says.
@@ -27,6 +28,10 @@ EXPLORE_EVERY = 8
 EXPLORE_AT_CHANCE = 2
 #: Schedules drawn for each that explores: of these the most promising goes, by score and spread together.
 EXPLORE_FROM = 8
+#: A structure that was not tried yet goes before random draws, if the best of so many draws is foretold to be within
+#: this much of the best of all, in log time: models are often wrong about structures by more than about tiles.
+PROBE_FROM = 2048
+PROBE_REACH = 0.3
 #: A candidate is put behind all others when its chance of being valid is below this.
 DOUBT = 0.5
 #: At most this share of a round comes from one tile, as long as others are among the candidates.
@@ -101,6 +106,8 @@ class Tuner:
         self._roofline = roofline_us(op, target)
         self._default = default_schedule(op, target, self.sketches)
         self._asked: set[bytes] = set()
+        self._kinds = [_kind(sketch) for sketch in self.sketches]
+        self._tried: set[str] = set()
         self._features: list[NDArray[np.float32]] = []
         self._labels: list[NDArray[np.float64]] = []
         self._told: list[NDArray[np.bool_]] = []
@@ -129,20 +136,28 @@ class Tuner:
         for i in range(len(chosen)):
             origin = "model" if guided else "uniform"
             proposals.append(Proposal(chosen[i], origin, float(predicted[i]) if guided else None, self.round))
-        self._asked.update(chosen.keys())
-        if explorers:
-            drawn, scores = self._explore(explorers, rng)
+        self._note(chosen)
+        for draw in (self._probe, self._explore):
+            if explorers == 0:
+                break
+            drawn, scores = draw(explorers, rng)
             proposals += [Proposal(drawn[i], "explore", float(scores[i]), self.round) for i in range(len(drawn))]
-            self._asked.update(drawn.keys())
+            self._note(drawn)
+            explorers -= len(drawn)
         self._predicted.update((p.schedule, p.predicted) for p in proposals if p.predicted is not None)
         self.round += 1
         spent = time.perf_counter() - start
         self.seconds["search"] += spent - (self.seconds["features"] + self.seconds["model"] - inner)
         return proposals
 
+    def _note(self, batch: ScheduleBatch) -> None:
+        """These are proposed, and their structures tried."""
+        self._asked.update(batch.keys())
+        self._tried.update(self._kinds[i] for i in np.unique(batch.sketch_index))
+
     def take(self, schedules: Sequence[Schedule]) -> None:
         """Notes that these are being measured, whoever proposed them: they are not proposed again."""
-        self._asked.update(ScheduleBatch.of(self.sketches, schedules).keys())
+        self._note(ScheduleBatch.of(self.sketches, schedules))
 
     def best_guess(self) -> Schedule:
         """The schedule with the highest score of a round, left out those that the base model's validity doubts.
@@ -160,7 +175,7 @@ class Tuner:
         Before that the model's predictions for them, made when they were proposed, are judged (``prequential``).
         """
         batch = ScheduleBatch.of(self.sketches, schedules)
-        self._asked.update(batch.keys())
+        self._note(batch)
         latencies = np.asarray([m.latency_us if m.latency_us is not None else np.nan for m in measurements], np.float64)
         self.strategy.observe(batch, latencies)
         if not self._guided or not len(batch):
@@ -193,6 +208,22 @@ class Tuner:
         self.seconds["features"] += middle - start
         self.seconds["model"] += time.perf_counter() - middle
         return scores
+
+    def _probe(self, n: int, rng: np.random.Generator) -> tuple[ScheduleBatch, NDArray[np.float64]]:
+        """The most promising draw of each structure that was not tried yet, best first, and their scores."""
+        nothing = self.space.sample(rng, 0), np.zeros(0)
+        if self._tried >= set(self._kinds):
+            return nothing
+        drawn = draw_distinct(self.space, PROBE_FROM, rng, self._asked)
+        if not len(drawn):
+            return nothing
+        scores = self.score(drawn)
+        best: dict[str, int] = {}
+        for i in np.argsort(-scores, kind="stable"):
+            best.setdefault(self._kinds[int(drawn.sketch_index[i])], int(i))
+        reach = float(scores.max()) - PROBE_REACH
+        rows = [i for kind, i in best.items() if kind not in self._tried and scores[i] >= reach][:n]
+        return drawn.take(np.asarray(rows, np.intp)), scores[rows]
 
     def _explore(self, n: int, rng: np.random.Generator) -> tuple[ScheduleBatch, NDArray[np.float64]]:
         """Schedules drawn at random, and their scores; while the model is trusted, the most promising of several draws.
@@ -231,5 +262,11 @@ class Tuner:
         batch = ScheduleBatch.of(self.sketches, [self._default])
         if self.space.members() is not None and not self.space.contains(batch)[0]:
             return []
-        self._asked.update(batch.keys())
+        self._note(batch)
         return [Proposal(self._default, "default", float(self.score(batch)[0]), 0)]
+
+
+def _kind(sketch: Sketch) -> str:
+    """What a sketch is but for its paths of loads and stores: work, combine, finish, side, whether it copies."""
+    copied = any(load.copied for load in sketch.loads)
+    return f"{sketch.work.tag} {sketch.combine.tag} {sketch.finish.tag} {sketch.view.swapped} {copied}"

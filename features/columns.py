@@ -17,7 +17,7 @@ from autosched.features.workload import extents, product_bytes
 from autosched.sketches.knobs import KNOB_NAMES, KNOBS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autosched.sketches.op import Op
     from autosched.sketches.schedule import ScheduleBatch
@@ -43,7 +43,9 @@ LOAD_LATENCY_US = 0.6
 #: What a sketch without the knob does: one part, one piece, one row of tiles, and none of the switches.
 _WITHOUT = np.array([[1 if info.log2 else 0] for info in KNOBS.values()], np.int32)
 _FACTS = ("persistent", "tma_store", "workspace", "stream_k", "atomic", "copied_a", "copied_b", "summed")
-_ROWS = ("m", "n", "k", "batch", "operands_a", "operands_b", "turns", *_FACTS)
+_ROWS = ("m", "n", "k", "batch", "operands_a", "operands_b", "turns", "narrow_a", "narrow_b", *_FACTS)
+#: Bytes that one thread loads at once where addresses are aligned, and the fewest that an asynchronous copy takes.
+WIDEST, ASYNC = 16, 4
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Constants:
             facts = sketch.facts()
             turns = max(facts["trans_a"], 1 - facts["trans_b"])
             operands = sides[::-1] if facts["swapped"] else sides
-            rows.append([*extents(op, sketch), *operands, turns, *(facts[x] for x in _FACTS)])
+            narrow = [_narrow(facts, side) for side in "ab"]
+            rows.append([*extents(op, sketch), *operands, turns, *narrow, *(facts[x] for x in _FACTS)])
         left = op.operand(op.products[0].left)
         read, written = op.compulsory_bytes
         return cls(
@@ -121,6 +124,8 @@ class Columns:
             maxnreg, evict, cache: Knobs; an absent one is 1, or 0 for a switch.
         tiles_m, tiles_n: Output tiles along M and N (the last may be partial).
         programs: Work items: output tiles of all matrices times splits.
+        narrow_a, narrow_b: Loads that a gather takes for each byte of the operand beyond those of ``WIDEST`` bytes
+            each, since its rows are aligned to fewer; 0 for boxes.
         rounds: Work items that the busiest SM does; whole steps of them where steps are dealt out evenly.
         rows, columns: Elements of M and N that the operands of a step have together.
         k_steps: Steps of the reduction loop of one work item, at least 1.
@@ -155,6 +160,7 @@ class Columns:
         self.persistent, self.stream_k, self.summed = constant["persistent"], constant["stream_k"], constant["summed"]
         self.tma_store, self.workspace, self.atomic = constant["tma_store"], constant["workspace"], constant["atomic"]
         self.copied_a, self.copied_b, self._turns = constant["copied_a"], constant["copied_b"], constant["turns"]
+        self.narrow_a, self.narrow_b = constant["narrow_a"], constant["narrow_b"]
         self._tile()
         self._resources()
 
@@ -200,3 +206,8 @@ class Columns:
         # A persistent kernel starts one program an SM.
         most = np.where(self.persistent > 0, np.float32(1), np.float32(BLOCKS_PER_SM))
         self.blocks: Column = np.clip(blocks, np.float32(1), most)
+
+
+def _narrow(facts: Mapping[str, int], side: str) -> float:
+    """Loads for each byte of one side's operands beyond those of ``WIDEST`` bytes; 0 for boxes."""
+    return 0.0 if facts[f"tma_{side}"] else 1 / facts[f"align_{side}"] - 1 / WIDEST

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosched.features.columns import LOAD_LATENCY_US, MMA_SYNC_RATE, TURNED_RATE, Column, Columns
+from autosched.features.columns import ASYNC, LOAD_LATENCY_US, MMA_SYNC_RATE, TURNED_RATE, WIDEST, Column, Columns
 from autosched.features.schema import Feature
 
 #: Features whose binary logarithm is stored.
@@ -38,11 +38,16 @@ LOG = (
         "and the partial sums / L2 bandwidth",
     ),
     Feature(
+        "log2_gather_time",
+        "log2 1",
+        "1 + time of gathers' loads of fewer than 16 bytes, beyond those of 16: 4 cycles for 32 of them",
+    ),
+    Feature(
         "log2_copy_time",
         "log2 1",
         "1 + time of the copies: each 2 us (1 dependent), and traffic at 0.8 of the bandwidth",
     ),
-    Feature("log2_serial_time", "log2 1", "sum of the compute, DRAM, load, latency, reduction and copy times"),
+    Feature("log2_serial_time", "log2 1", "sum of the compute, DRAM, load, latency, gather, reduction and copy times"),
 )
 LINEAR: tuple[Feature, ...] = ()
 
@@ -59,6 +64,8 @@ COPY_RATE = 0.8
 PART_US = 0.3
 #: The same where all parts are asked for at once (an estimate).
 PART_AT_ONCE_US = 0.02
+#: Cycles for which the loads of a warp occupy an SM (an estimate).
+CYCLES_A_LOAD = 4
 #: What one SM can take of the L2 bandwidth while others idle, over its even share (an estimate).
 BURST = 1.5
 
@@ -91,11 +98,14 @@ def compute(c: Columns) -> tuple[Column, ...]:
     compute_time: Column = np.divide(rounds * work, rate) * scale
     dram_time = dram * f32(1e6 / target.bandwidth) * scale
     l2_time = (l2 + workspace) * f32(1e6 / target.l2_bandwidth) * scale
-    ahead = np.maximum(c.stages - one, one)
+    blocking = np.maximum(c.narrow_a, c.narrow_b) > f32(1 / ASYNC - 1 / WIDEST)  # such loads are not asynchronous
+    ahead: Column = np.where(blocking, one, np.maximum(c.stages - one, one))
     turns = np.ceil(rounds / c.blocks)
     loads = np.where(c.stream_k > 0, rounds, turns) * c.k_steps + turns * ahead
     latency_time = loads / ahead * f32(LOAD_LATENCY_US) * scale
     load_time = rounds * c.k_steps * c.stage_bytes * f32(target.sms * 1e6 / (BURST * target.l2_bandwidth)) * scale
+    narrow = (c.rows * c.narrow_a + c.columns * c.narrow_b) * c.block_k * f32(k.element)
+    gather = rounds * c.k_steps * narrow * f32(CYCLES_A_LOAD / (32 * target.clock_mhz))
     kernel = f32(SECOND_KERNEL_US) - c.dependent * f32(SECOND_KERNEL_US - DEPENDENT_US)
     part = f32(PART_US) - c.dependent * f32(PART_US - PART_AT_ONCE_US)
     second = c.workspace * (kernel + part * c.split_k) + c.atomic * (parts > 0) * f32(LAST_BLOCK_US)
@@ -117,8 +127,9 @@ def compute(c: Columns) -> tuple[Column, ...]:
         np.maximum(np.maximum(compute_time, dram_time), np.maximum(l2_time, latency_time)),
         load_time,
         one + second * scale,
+        one + gather * scale,
         one + copies * scale,
-        compute_time + dram_time + load_time + latency_time + (second + copies) * scale,
+        compute_time + dram_time + load_time + latency_time + (gather + second + copies) * scale,
     )
 
 

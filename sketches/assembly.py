@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from autosched.errors import InvalidInputError, UnsupportedError
 from autosched.sketches.dtypes import DTYPES, DType, parse_dtype
@@ -94,7 +94,8 @@ class _Assembly:
         self.operands = [self._tensor(label, letters, self.in_type) for label, letters in inputs.items()]
         if ragged:
             self.operands.append(self._tensor(ragged.offsets, ragged.groups, DTYPES["int32"]))
-        self.products = [Product(*inputs)]
+        left, right = inputs
+        self.products = [Product(left, right)]
         self.steps: list[EpilogueStep] = []
 
     def op(self, name: str) -> Op:
@@ -162,18 +163,19 @@ class _Assembly:
 
     def _check_blocks(self) -> None:
         if not self.blocks:
-            raise UnsupportedError("scales of blocks in this op", "a plain GEMM has them; or scale by tensor or row_column")
+            raise UnsupportedError("scales of blocks in this op", "scale by tensor or row_column, or a plain GEMM")
         if self.wanted.fast_accumulate:
             raise UnsupportedError("fast_accumulate with scales of blocks", "the sum of each block leaves it anyway")
         for x, block in self.blocks.items():
             if self.extents[x] % block:
-                raise UnsupportedError(f"{x} = {self.extents[x]} with scales of blocks of {block}", "pad it to a multiple")
+                raise UnsupportedError(f"{x} = {self.extents[x]} with scales of blocks of {block}", "pad with zeros")
             if x in self.dynamic:
-                raise UnsupportedError(f"dynamic axis {x!r}, which scales divide into blocks", "make other axes dynamic")
+                raise UnsupportedError(f"dynamic axis {x!r}, which is cut into blocks", "make another one dynamic")
 
     def _axes(self, letter: str) -> tuple[Axis, ...]:
         """The axis, or its blocks and their insides."""
-        extent, kind = self.extents[letter], "parallel" if letter in self.groups + self.out else "reduce"
+        extent = self.extents[letter]
+        kind: Literal["parallel", "reduce"] = "parallel" if letter in self.groups + self.out else "reduce"
         if letter not in self.blocks:
             return (Axis(letter, extent, kind, letter in self.dynamic),)
         block = self.blocks[letter]

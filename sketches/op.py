@@ -129,8 +129,8 @@ class Product:
         left: The operand that gives the rows.
         right: The operand that gives the columns.
         accumulator: What the sum goes to.
-        factors: Operands that multiply each term as well. Each is indexed by axes of ``left`` or of ``right`` alone, and
-            none by the innermost reduce axes: over these, partial sums may be formed before they are multiplied.
+        factors: Operands that multiply each term as well. Each is indexed by axes of ``left`` or of ``right`` alone,
+            and none by the innermost reduce axes: over these, partial sums may be formed before they are multiplied.
     """
 
     left: str
@@ -261,7 +261,7 @@ class Op:
         return found
 
     def iteration_space(self) -> str:
-        """The loops and nothing else: the unit by which data sets are split, whatever dtype, layout, scales or epilogue."""
+        """The loops and nothing else: the unit by which data sets are split, whatever else an op has."""
         return ".".join(f"{name}{extent}" for name, extent in self.loops.items())
 
     def key(self) -> str:

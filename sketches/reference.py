@@ -119,7 +119,7 @@ def _subscript(op: Op, tensor: Operand, letters: Mapping[str, str]) -> str:
     axes = [expr.merged(op.extents) for expr in tensor.index]
     if not all(axes):
         raise UnsupportedError(
-            f"index maps of {tensor.name} are neither single axes nor axes walked as one", "no reference is known for it"
+            f"index maps of {tensor.name} are no axes, or axes walked with gaps", "no reference is known for it yet"
         )
     return "".join(letters[name] for names in axes for name in names)
 
@@ -128,7 +128,8 @@ def _opened(op: Op, operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` with a dimension for each axis where one dimension is indexed by several."""
     for place, expr in reversed(list(enumerate(operand.index))):
         if len(expr.terms) > 1:
-            tensor = tensor.unflatten(place, (-1, *(op.extents[name] for name in expr.axes[1:])))
+            extents = [op.extents[name] for name in expr.axes]
+            tensor = tensor.view(*tensor.shape[:place], *extents, *tensor.shape[place + 1 :])
     return tensor
 
 

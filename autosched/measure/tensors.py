@@ -195,8 +195,9 @@ def integer_data(op: Op, operand: Operand, launch: int) -> IntegerData:
     Scales are 1/2, 1 or 2: they change exponents alone. Addends are integers of magnitude 4 (1 in odd launches).
 
     With n factors of a product (``Product.factors``), sums are of multiples of 2^-n that are up to 2^n larger: then
-    ``K * magnitude^2 * 2^n`` stays below 2^(24 - n), the 60,000 hold for sums 2^n times as large, and sums of odd
-    launches have a standard deviation of at most 10, or 40 quarters, for the two factors of scales of blocks.
+    ``K * magnitude^2 * 2^n`` stays below 2^(24 - n), and the 60,000 hold for sums 2^n times as large. Sums of odd
+    launches are so sparse that, with the two factors of scales of blocks, their standard deviation is at most 7, or 28
+    quarters (4 times 1.75, the root mean square of such a product).
 
     Args:
         op: Its reduction length, element type and epilogue are what matters.

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from autosched.errors import UnsupportedError
 from autosched.measure.tensors import torch_dtype
+from autosched.sketches.builders import BLOCK
 from autosched.sketches.op import EpilogueStep, Op, Operand, Product, Ragged
 from autosched.sketches.reference import FUNCTIONS, aligned, groups_of_rows
 from autosched.sketches.steps import STEPS
+from autosched.sketches.view import matrix_views, run_length
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +31,8 @@ def vendor(op: Op) -> Vendor:
 
     * ``torch.mm`` or ``torch.bmm`` on views where the op is a (batched) matrix product of single axes, else
       ``torch.einsum``. A factor, and a bias or residual, right after the product go into ``addmm`` or ``baddbmm``.
-    * 8-bit floats: ``torch._scaled_mm``, into which scales and bias go.
+    * 8-bit floats: ``torch._scaled_mm``, into which scales and bias go; with scales of blocks, whose factors of a it
+      takes column by column (``strides={"a_scale": (1, M)}``), the scales alone.
     * int8: ``torch._int_mm``.
     * Ragged rows: ``torch._grouped_mm``, for bf16.
     * A gated pair: two calls, the activation and the multiplication.
@@ -64,6 +67,8 @@ def vendor(op: Op) -> Vendor:
 def _product(op: Op, product: Product, matrix: _Matrix | None, steps: Sequence[EpilogueStep]) -> tuple[Vendor, int]:
     """What computes a product, and how many of ``steps`` it does on the way."""
     dtype = op.operand(product.left).dtype
+    if product.factors:
+        return _block_scaled_mm(op, product), 0
     if op.ragged is not None:
         return _grouped_mm(op, product, op.ragged), 0
     if dtype.is_float8:
@@ -87,7 +92,7 @@ def _step(op: Op, step: EpilogueStep, value: torch.Tensor, tensors: Sequence[tor
         named = {o.name: tensor for o, tensor in zip(op.operands, tensors, strict=True)}
         other = aligned(op, operand, named[operand.name], groups_of_rows(op, named))
     else:
-        other = _broadcast(op, operand, tensors[op.operands.index(operand)])
+        other = aligned(op, operand, tensors[op.operands.index(operand)])
     return value.mul_(other) if STEPS[step.kind].does == "multiply" else value.add_(other, alpha=step.factor)
 
 
@@ -208,7 +213,7 @@ def _matmul(op: Op, product: Product, matrix: _Matrix, fused: _Fused) -> Vendor:
             if fused.added is not None:
                 added = tensors[op.operands.index(fused.added)]
                 if _names(fused.added) != [matrix.n]:  # a one-dimensional bias goes into the library's own epilogue
-                    added = _view(op.output, orders[2], _broadcast(op, fused.added, added))
+                    added = _view(op.output, orders[2], aligned(op, fused.added, added))
             call = torch.addmm if matrix.batch is None else torch.baddbmm
             call(added, left, right, beta=fused.beta, alpha=fused.alpha, out=result)
         elif not widened:
@@ -291,6 +296,52 @@ def _scaled_mm(op: Op, product: Product, matrix: _Matrix | None, steps: Sequence
     return _refusable(run), done + (bias is not None)
 
 
+def _block_scaled_mm(op: Op, product: Product) -> Vendor:
+    """``torch._scaled_mm`` with a factor for each ``BLOCK`` terms of a row of a, and for each square block of b.
+
+    The library takes the factors of a column by column, and those of b with the blocks of the reduction innermost.
+    """
+    import torch
+
+    a, b, *factors = (op.operand(name) for name in (product.left, product.right, *product.factors))
+    view = next(iter(matrix_views(op)), None)
+    if view is None or view.batch or len(factors) != 2 or a.dtype.name != "fp8e4m3":
+        raise UnsupportedError(f"the vendor library has no scales of blocks for {op.key()}", _REMEDY)
+    pairs = zip("mknk", (factors[0], factors[0], factors[1], factors[1]), strict=True)
+    found = [run_length(op, view, group, (factor.name,)) for group, factor in pairs]
+    if found != [1, BLOCK, BLOCK, BLOCK]:
+        raise UnsupportedError(f"the vendor library takes no scales of blocks of {found}", _REMEDY)
+    m, n, k = (view.group(group)[0].axes for group in "mnk")
+    rows, columns, blocks = view.extent("m"), view.extent("n"), op.extents[k[0]]
+    for tensor, axis, stride in (
+        *((a, k[-1], 1), (b, k[-1], 1), (op.output, m[0], columns), (op.output, n[-1], 1)),
+        *((factors[0], m[0], 1), (factors[0], k[0], rows), (factors[1], n[0], blocks), (factors[1], k[0], 1)),
+    ):
+        if op.extents[axis] > 1 and tensor.stride_of(axis) != stride:
+            raise UnsupportedError(
+                f"the vendor library takes {tensor.name} of scaled blocks with a stride of {stride}, "
+                f"not {tensor.stride_of(axis)}, along {axis}",
+                f'use layout nt and strides={{"a_scale": (1, {rows})}}',
+            )
+
+    def turned(operand: Operand, first: Sequence[str], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        tensor = tensors[op.operands.index(operand)]
+        return tensor if set(operand.index[0].axes) <= set(first) else tensor.T
+
+    def run(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+        torch._scaled_mm(
+            turned(a, m, tensors),
+            turned(b, k, tensors),
+            scale_a=turned(factors[0], m, tensors),
+            scale_b=turned(factors[1], k, tensors),
+            out_dtype=out.dtype,
+            out=out,
+        )
+        return out
+
+    return _refusable(run)
+
+
 def _scales(op: Op, steps: Sequence[EpilogueStep], axes: tuple[str, str]) -> tuple[Operand | None, Operand | None]:
     """The leading steps that are scales of the two operands: scalars, or one factor a row and one a column."""
     found = []
@@ -367,13 +418,3 @@ def _refusable(call: Vendor) -> Vendor:
             raise
 
     return run
-
-
-def _broadcast(op: Op, operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
-    """An epilogue operand with the output's dimensions; those that it lacks are 1."""
-    names, order = _names(operand), _names(op.output)
-    moved = tensor.permute([names.index(name) for name in order if name in names])
-    for position, name in enumerate(order):
-        if name not in names:
-            moved = moved.unsqueeze(position)
-    return moved

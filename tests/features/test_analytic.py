@@ -78,6 +78,7 @@ LARGE = {
     # The busiest SM takes 4 tiles of 64 steps of 49,152 B, at 1.5 / 132 of 11 TB/s: 125 kB/us.
     "log2_load_time": log2(4 * 64 * 49152 / 125000 / ROOFLINE_4096),
     "log2_reduction_time": 0,
+    "log2_gather_time": 0,
     "log2_copy_time": 0,
     "log2_serial_time": log2(
         4 * 132 / 512
@@ -290,7 +291,14 @@ ODD_SHAPES = [(1, 1, 1), (1, 4096, 4096), (1000, 1000, 1000), (4095, 4097, 4099)
 #: Features that are shares, above 0.
 SHARES = ("used_m", "used_n", "used_k", "wave_efficiency", "sm_efficiency", "pipeline_fill")
 #: Features that are logarithms of 1 or more, or shares that may be 0.
-NOT_NEGATIVE = ("log2_l2_traffic", "log2_workspace", "log2_reduction_time", "log2_copy_time", "epilogue_traffic")
+NOT_NEGATIVE = (
+    "log2_l2_traffic",
+    "log2_workspace",
+    "log2_gather_time",
+    "log2_reduction_time",
+    "log2_copy_time",
+    "epilogue_traffic",
+)
 
 
 def random_batch(op: Op, n: int, seed: int, target: Target = H200) -> ScheduleBatch:

@@ -130,7 +130,7 @@ def test_bmm_is_the_contraction_that_it_is() -> None:
         (lambda: gemm(1, 1, 1, dtype="int32"), UnsupportedError, "int32 has no products"),
         (lambda: gemm(1, 1, 1, out_dtype="fp8e4m3"), UnsupportedError, "out_dtype fp8e4m3"),
         (lambda: gemm(1, 1, 1, out_dtype="int32"), UnsupportedError, "int32 of bf16"),
-        (lambda: gemm(1, 1, 1, scales="block"), InvalidInputError, "'block' .*tensor, row_column"),
+        (lambda: gemm(1, 1, 1, scales="blocks"), InvalidInputError, "'blocks' .*tensor, row_column, block"),
         (lambda: bmm(1, 1, 1, 1, fast_accumulate=True), UnsupportedError, "fast_accumulate for bf16"),
         (lambda: gemm(1, 1, 1, dtype="int8", fast_accumulate=True), UnsupportedError, "fast_accumulate for int8"),
         (lambda: gemm(1, 1, 1, epilogue=["swiglu", "geglu"]), UnsupportedError, "second gate, 'geglu'"),
