@@ -29,6 +29,7 @@ def test_later_sessions_take_the_level_of_the_first() -> None:
     # the vendor library read 10 and 12: 2 us less; a shift of half a latency is none, nor is one without a vendor
     assert samples == [(20.0,), (19.0, 21.0), (4.0,), (), (9.0,)]
     assert contents.records[1].measurement.samples_us == (21.0, 23.0)
+    assert [v.latency_us for v in aligned(contents).vendors] == [10.0, 11.0, 10.0, 11.0]
 
 
 def test_other_workloads_and_single_sessions_stay_as_they_are() -> None:

@@ -15,7 +15,7 @@ from autosched.cli import render
 from autosched.cli.errors import Exit
 from autosched.cli.output import Output
 from autosched.errors import AutoschedError
-from autosched.log import Damage, LogContents, Staleness, TuningLog, Vendor, stale
+from autosched.log import Damage, LogContents, Staleness, TuningLog, Vendor, aligned, stale
 from autosched.measure.replay import pool
 from autosched.record import Record
 from autosched.sketches.builders import build
@@ -162,7 +162,7 @@ def replay(logs: Sequence[Path], output: Output) -> int:
     Returns:
         The exit code: 1 if no row is valid.
     """
-    summary = summarize(TuningLog.read(logs))
+    summary = summarize(aligned(TuningLog.read(logs)))
     output.result(summary.to_dict(), lambda: render.log_summary(summary))
     return int(Exit.DONE if summary.best is not None else Exit.NOTHING_VALID)
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 import msgspec
 
 from autosched.log.contents import LogContents
+from autosched.log.lines import Vendor
 from autosched.record import Record
 
 #: Largest shift of a row, over its latency.
@@ -20,7 +21,7 @@ MOST = 0.25
 
 
 def aligned(contents: LogContents) -> LogContents:
-    """The same log with each later session's samples shifted to the level of its workload's first session.
+    """The same log with each later session's samples, the vendor library's too, shifted to the level of the first one.
 
     The shift is the difference of the vendor library's lowest latencies (microseconds), for each key and device; a
     session without one is left as it is, and so is a row that would change by more than ``MOST``. What is on disk stays
@@ -37,7 +38,13 @@ def aligned(contents: LogContents) -> LogContents:
     if not shifts:
         return contents
     records = [_shifted(r, shifts.get((r.key, r.device, r.session), 0.0)) for r in contents.records]
-    return dataclasses.replace(contents, records=records)
+    vendors = [_moved(v, shifts.get((v.key, v.device, v.session), 0.0)) for v in contents.vendors]
+    return dataclasses.replace(contents, records=records, vendors=vendors)
+
+
+def _moved(vendor: Vendor, shift: float) -> Vendor:
+    samples = tuple(sample + shift for sample in vendor.samples_us)
+    return msgspec.structs.replace(vendor, latency_us=vendor.latency_us + shift, samples_us=samples)
 
 
 def _shifted(record: Record, shift: float) -> Record:
