@@ -36,6 +36,35 @@ def test_the_first_trial_is_the_default_and_a_share_explores() -> None:
     assert [{p.round for p in r} for r in (first, second, third)] == [{0}, {1}, {2}]
 
 
+def test_structures_that_were_not_tried_are_probed_before_random_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every structure within reach is tried once, the most promising first; none while all were tried."""
+    monkeypatch.setattr("autosched.tuner.PROBE_REACH", np.inf)
+    tuner = Tuner(OP, TARGET)
+    kinds = {s.name.split(".")[0] + s.name.split(".")[-1].split("-")[0] for s in tuner.sketches}
+    asked = rounds(tuner, [2, 12, 12, 12, 12])
+    before: set[str] = set()
+    for r in asked:
+        now = [kind(p) for p in r if p.origin == "model" or p.origin == "default"]
+        probed = [kind(p) for p in r if p.origin == "explore"]
+        fresh = kinds - before - set(now)
+        assert set(probed) >= fresh or set(probed) <= fresh  # untried ones first, as many as there is room for
+        before |= set(now) | set(probed)
+    assert before == kinds
+
+
+def kind(proposal: Proposal) -> str:
+    """Work and finish of a proposal's sketch."""
+    parts = proposal.schedule.sketch.name.split(".")
+    return parts[0] + parts[-1].split("-")[0]
+
+
+def test_structures_out_of_reach_are_left_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autosched.tuner.PROBE_REACH", -np.inf)
+    monkeypatch.setattr(Tuner, "_explore", lambda self, n, rng: (self.space.sample(rng, 0), np.zeros(0)))
+    asked = rounds(Tuner(OP, TARGET), [4, 16])
+    assert {p.origin for p in asked[1]} == {"model"}
+
+
 def test_random_search_asks_no_model() -> None:
     first, second = rounds(Tuner(OP, TARGET, strategy="random"), [8, 8])
     assert [p.origin for p in first] == ["default", *["uniform"] * 7]

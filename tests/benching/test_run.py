@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import autosched
+from autosched.benching import task
 from autosched.benching.row import BenchRow
 from autosched.benching.run import BenchProgress, bench, new_run_id
 from autosched.benching.shards import read_rows
@@ -181,3 +182,18 @@ def test_public_names() -> None:
     assert autosched.bench is bench
     assert {"bench", "Bench"} <= set(autosched.__all__)
     assert len({new_run_id() for _ in range(50)}) == 50
+
+
+def test_a_held_out_run_says_so_and_its_model_has_not_seen_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xgboost")
+    asked: list[str] = []
+
+    def held_out(records: object, space: str, seed: int = 0) -> None:
+        asked.append(space)
+
+    monkeypatch.setattr(task, "held_out_model", held_out)
+    rows = bench("gemm", only=["512,512,512"], trials=4, measurer_factory=Pretender, log=False, held_out=True).rows
+    assert asked == ["M512.N512.K512"]
+    assert [row.held_out for row in rows] == [True]
+    rows = bench("gemm", only=["512,512,512"], trials=4, measurer_factory=Pretender, log=False).rows
+    assert (len(asked), rows[0].held_out) == (1, False)

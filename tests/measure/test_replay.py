@@ -62,6 +62,12 @@ def test_the_best_is_a_pooled_median_and_not_the_luckiest_row() -> None:
     assert ReplayMeasurer([ROWS[3]]).best(OP) is None
 
 
+def test_rows_that_only_teach_are_no_part_of_the_table() -> None:
+    replay = ReplayMeasurer([*ROWS, row(C, 1.0, stratum="sweep")])
+    assert replay.best(OP) == ReplayMeasurer(ROWS).best(OP)
+    assert len(replay.records) == len(ROWS)
+
+
 def test_a_wrong_result_outweighs_samples_and_samples_outweigh_other_failures() -> None:
     wrong = row(B, status=Status.WRONG_RESULT)
     crash = row(A, status=Status.WORKER_CRASH)

@@ -20,6 +20,7 @@ from autosched.measure.tensors import (
 )
 from autosched.sketches.builders import gemm
 from autosched.sketches.op import Op, Operand
+from autosched.sketches.reference import reference_fp32
 
 torch = pytest.importorskip("torch")
 
@@ -152,6 +153,34 @@ def test_an_operand_is_filled_by_its_role() -> None:
     assert [role_of(GATED, o) for o in GATED.operands] == ["product"] * 3 + ["addend"] * 2
 
 
+BLOCKED = gemm(16, 128, 4096, dtype="fp16", scales="block", epilogue=["bias", "column_scale"])
+
+
+def test_factors_of_products_are_factors() -> None:
+    assert [role_of(BLOCKED, o) for o in BLOCKED.operands] == ["product"] * 2 + ["factor"] * 2 + ["addend", "factor"]
+
+
+@pytest.mark.parametrize(("k", "magnitude"), [(2**16, 4), (2**16 + 128, 2), (2**18, 2), (2**19, 1)], ids=str)
+def test_every_partial_sum_of_scaled_blocks_is_exact_in_fp32(k: int, magnitude: int) -> None:
+    """Multiples of a quarter, up to four times as large."""
+    op = gemm(16, 128, k, scales="block")
+    data = integer_data(op, op.operand("a"), 0)
+    assert data.magnitude == magnitude
+    assert 4 * k * magnitude**2 <= 2**24 / 4
+
+
+def test_sums_of_scaled_blocks_of_odd_launches_are_exact_in_bf16() -> None:
+    op = gemm(128, 128, 8192, scales="block")
+    made = {o.name: allocate(o, "cpu") for o in op.operands}
+    source = generator("cpu", 0)
+    for operand in op.operands:
+        fill_integers(made[operand.name], integer_data(op, operand, 1), source)
+    sums = reference_fp32(op, {name: tensor.tensor for name, tensor in made.items()})
+    assert 4 < float(sums.std()) < 8
+    assert torch.equal(4 * sums, (4 * sums).round())
+    assert torch.equal(sums.bfloat16().float(), sums)
+
+
 @pytest.mark.parametrize("launch", [0, 1])
 def test_proof_data_of_each_role(launch: int) -> None:
     for operand in SCALED.operands:
@@ -178,6 +207,8 @@ def test_proof_data_of_each_role(launch: int) -> None:
         gemm(16, 16, 2**26, dtype="int8", scales="tensor", out_dtype="fp16"),
         gemm(16, 16, 4096, dtype="fp16", epilogue=["geglu"]),
         gemm(16, 16, 4096, dtype="fp16", alpha=16.0, epilogue=["scale"]),
+        gemm(16, 128, 2**20, dtype="fp16", scales="block"),
+        BLOCKED,
     ],
     ids=lambda op: op.key(),
 )
@@ -190,6 +221,7 @@ def test_six_deviations_of_proof_data_overflow_neither_fp16_nor_the_tensor_cores
     value = 6 * deviation
     if operand.dtype.is_float8:
         assert value <= 2**12 * 1.0001
+    value *= 2.0 ** len(op.factors)
     for step in op.epilogue:
         value *= {"alpha": step.factor, "gate": value}.get(step.kind, 2.0 if "scale" in step.kind else 1.0)
     assert value <= 65504

@@ -70,6 +70,26 @@ def float8_kernel(op: Op, *, missing: int = 0) -> Kernel:
     return Kernel(launch)
 
 
+def block_kernel(op: Op, *, missing: int = 0, step: int = 128) -> Kernel:
+    """A kernel with scales of blocks in the tensor cores' arithmetic; terms may be missing in one element."""
+
+    def launch(*tensors: Any, workspace: Any = None) -> None:
+        named = dict(zip([o.name for o in op.operands], tensors[:-1], strict=True))
+        a, b = named["a"].float(), named["b"].float().T
+        of_b = named["b_scale"].T.repeat_interleave(128, 1)
+        total = torch.zeros(a.shape[0], b.shape[1])
+        for k in range(0, a.shape[1], step):
+            part = tensor_core_sums(a[:, k : k + step], b[k : k + step], step)
+            if op.operand("a").dtype.name == "int8":
+                part = a[:, k : k + step] @ b[k : k + step]
+            if k == 0 and missing:
+                part[3, 5] -= (a[3, :missing] * b[:missing, 5]).sum()
+            total += part * (named["a_scale"][:, k // 128, None] * of_b[k // 128])
+        tensors[-1].copy_(total)
+
+    return Kernel(launch)
+
+
 def _judged(op: Op, kernel: Kernel, case: Case) -> Any:
     out = allocate(op.output, "cpu")
     run_case(kernel, case, out, None)
@@ -101,6 +121,44 @@ def test_an_element_that_lacks_a_tile_is_caught(options: dict[str, Any], fast: b
     assert all(verdict.wrong <= 1 for verdict in caught)
     # a tile's sum is sometimes near 0, and silu is where its argument is negative
     assert sum(verdict.index == (3, 5) for verdict in caught) >= (4 if len(op.products) > 1 else 8)
+
+
+@pytest.mark.parametrize("step", [32, 128])
+@pytest.mark.parametrize("options", [{}, {"out_dtype": "fp32"}, {"dtype": "fp8e5m2"}, {"dtype": "int8"}], ids=str)
+def test_scales_of_blocks_pass_and_a_missing_step_is_caught(options: dict[str, Any], step: int) -> None:
+    wanted = {"dtype": "fp8e4m3", "out_dtype": "fp32", **options}
+    op = gemm(24, 128, 2048, layout="nt", scales="block", **wanted)
+    caught = 0
+    for seed in range(6):
+        case = normal_case(op, "cpu", seed)
+        verdict = _judged(op, block_kernel(op, step=step), case)
+        assert verdict.ok, verdict.reason
+        verdict = _judged(op, block_kernel(op, missing=32, step=step), case)
+        assert verdict.wrong <= 1
+        caught += verdict.index == (3, 5)
+    assert caught >= 4  # the step's sum is sometimes near 0
+
+
+@pytest.mark.parametrize("launch", [0, 1])
+@pytest.mark.parametrize("dtype", ["fp8e4m3", "int8"])
+def test_the_proof_of_scales_of_blocks_is_exact(dtype: str, launch: int) -> None:
+    op = gemm(24, 128, 4096, dtype=dtype, layout="nt", scales="block", out_dtype="fp32")
+    case = integer_case(op, "cpu", 0, launch)
+    assert case.tolerance.exact
+    assert _judged(op, block_kernel(op), case).ok
+    assert _judged(op, block_kernel(op, step=32), case).ok
+    wrong = [_judged(op, block_kernel(op, missing=128), integer_case(op, "cpu", seed, launch)) for seed in range(8)]
+    assert sum(verdict.wrong for verdict in wrong) >= (6, 2)[launch]  # about half a term of 128 is not 0 in odd ones
+
+
+def test_scales_of_blocks_widen_the_tolerance_by_their_largest_product() -> None:
+    plain = timing_tolerance(gemm(16, 128, 4096, dtype="fp8e4m3", layout="nt"), {})
+    scaled = timing_tolerance(gemm(16, 128, 4096, dtype="fp8e4m3", layout="nt", scales="block"), {})
+    assert scaled.absolute == pytest.approx(1.5**2 * plain.absolute)
+    assert scaled.relative == plain.relative
+    # int8: 2^-20 * 4096 of fp32, times (255^2 - 1) / 12, the deviation of a product, and (1.5 / 64)^2
+    integers = timing_tolerance(gemm(16, 128, 4096, dtype="int8", scales="block", out_dtype="bf16"), {})
+    assert integers.absolute == pytest.approx(2**-8 * 65024 / 12 * (1.5 / 64) ** 2)
 
 
 @pytest.mark.parametrize("launch", [0, 1])
@@ -163,6 +221,8 @@ def test_a_gate_weighs_each_error_with_the_other_factor() -> None:
         (gemm(16, 16, 64, alpha=1 + 2**-12), False),
         (gemm(16, 16, 64, epilogue=["silu"]), False),
         (gemm(16, 16, 64, dtype="int8", scales="tensor", epilogue=["bias"]), True),
+        (gemm(16, 128, 128, scales="block", epilogue=["bias", "relu"]), True),
+        (gemm(16, 128, 128, scales="block", alpha=0.3), False),
     ],
     ids=lambda value: value.key() if isinstance(value, Op) else str(value),
 )

@@ -181,12 +181,52 @@ def test_scales_and_bias_of_8_bit_floats_go_into_the_librarys_call(monkeypatch: 
         (gemm(32, 36, 32, dtype="int8"), "divisible by 8"),
         (gemm(32, 32, 36, dtype="int8"), "divisible by 8"),
         (contraction("mk,nk->nm", {"m": 32, "n": 32, "k": 32}, dtype="int8"), "dense row-major"),
+        (gemm(32, 256, 256, dtype="fp8e4m3", layout="nt", scales="block"), r"a_scale .* of 1, not 2.*\(1, 32\)"),
+        (gemm(32, 256, 256, dtype="fp8e4m3", scales="block", strides={"a_scale": (1, 32)}), "takes b .* of 1, not 256"),
+        (gemm(32, 256, 256, dtype="fp8e5m2", layout="nt", scales="block"), "no scales of blocks"),
+        (gemm(32, 256, 256, scales="block"), "no scales of blocks"),
     ],
     ids=lambda value: value.key() if isinstance(value, Op) else "",
 )
 def test_what_the_library_does_not_take_is_unsupported(op: Op, text: str) -> None:
     with pytest.raises(UnsupportedError, match=text):
         vendor(op)
+
+
+def test_scales_of_blocks_go_into_the_librarys_call_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cuBLAS takes them: those of a column by column, those of b with the blocks of the reduction side by side."""
+    options = {"layout": "nt", "scales": "block", "epilogue": ["bias", "relu"], "strides": {"a_scale": (1, 48)}}
+    op = gemm(48, 256, 384, dtype="fp8e4m3", out_dtype="fp32", **options)  # type: ignore[arg-type]
+    calls: list[dict[str, Any]] = []
+
+    def scaled_mm(left: Any, right: Any, *, out: Any, **keywords: Any) -> Any:
+        calls.append({"left": left, "right": right, **keywords})
+        a = left.float() * keywords["scale_a"].repeat_interleave(128, 1)
+        of_b = keywords["scale_b"].repeat_interleave(128, 0).repeat_interleave(128, 1)
+        return out.copy_(a @ (right.float() * of_b))
+
+    monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
+    run = vendor(op)
+
+    def launch(*tensors: Any, workspace: object = None) -> None:
+        tensors[-1].copy_(run(tensors[:-1], tensors[-1]))
+        assert (calls[-1]["left"].data_ptr(), calls[-1]["right"].data_ptr()) == tuple(t.data_ptr() for t in tensors[:2])
+        assert (calls[-1]["scale_a"].data_ptr(), calls[-1]["scale_b"].data_ptr()) == tuple(
+            t.data_ptr() for t in tensors[2:4]
+        )
+
+    verdict = prove(op, launch, device="cpu")
+    assert verdict.ok, verdict.reason
+    call = calls[-1]
+    assert (tuple(call["scale_a"].shape), call["scale_a"].stride()) == ((48, 3), (1, 48))
+    assert (tuple(call["scale_b"].shape), call["scale_b"].T.is_contiguous()) == ((3, 2), True)
+    assert (call["left"].stride(), call["right"].stride()) == ((384, 1), (1, 384))
+
+
+def test_what_this_device_has_no_scales_of_blocks_for_is_unsupported() -> None:
+    op = gemm(48, 256, 384, dtype="fp8e4m3", layout="nt", scales="block", strides={"a_scale": (1, 48)})
+    with pytest.raises(UnsupportedError, match="the vendor library refuses"):
+        _run(op)
 
 
 @pytest.mark.parametrize(
