@@ -53,8 +53,7 @@ def tune_op(
         dtype: Element type of the inputs, bf16 if not given.
         layout: Layout of the inputs, ``nn`` if not given.
         epilogue: Steps on the result.
-        scales: ``tensor`` or ``row_column``: factors of both inputs, which the result is multiplied by; none if not
-            given.
+        scales: Factors of both inputs, ``tensor``, ``row_column`` or ``block`` (see ``gemm``); none if not given.
         target: The device; the measurer's own if not given.
         measurer: What answers how fast a schedule is; this machine's GPU if not given.
         model: A fitted cost model to start from; the shipped one if not given.

@@ -155,7 +155,7 @@ def recorded_ops(records: Sequence[Record], shapes: Sequence[str] | None) -> lis
     if shapes is None:
         return ops
     wanted = {tuple(int(x) for x in text.split(",")) for text in shapes}
-    return [op for op in ops if tuple(axis.extent for axis in op.axes) in wanted]
+    return [op for op in ops if tuple(op.loops.values()) in wanted]
 
 
 def guide_of(op: Op, records: list[Record], strategies: Sequence[str], seed: int) -> CostModel:

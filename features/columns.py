@@ -66,6 +66,7 @@ class Constants:
         extra_bytes: Bytes of the epilogue's operands.
         products: Products of a step.
         sums: Accumulators of the products.
+        held: Sums that a thread holds at once: these, and a step's own where factors multiply it.
     """
 
     table: NDArray[np.float32]
@@ -81,6 +82,7 @@ class Constants:
     extra_bytes: float
     products: int
     sums: int
+    held: int
 
     @classmethod
     def of(cls, op: Op, target: Target, sketches: Sequence[Sketch]) -> Constants:
@@ -109,6 +111,7 @@ class Constants:
             extra_bytes=float(read - product_bytes(op)),
             products=len(op.products),
             sums=len(op.accumulators),
+            held=len(op.accumulators) + bool(op.factors),
         )
 
 
@@ -181,7 +184,7 @@ class Columns:
     def _resources(self) -> None:
         c, target = self.constants, self.constants.target
         threads = self.warps * np.float32(32)
-        sums = np.where(self.summed > 0, self.block_k * self.block_n, self.area * np.float32(c.sums))
+        sums = np.where(self.summed > 0, self.block_k * self.block_n, self.area * np.float32(c.held))
         self.accumulators: Column = sums / threads
         if c.tensor_cores and target.capability == 90:
             warpgroups = (self.warps == 4) | (self.warps == 8) | (self.warps == 16)

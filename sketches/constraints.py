@@ -138,7 +138,7 @@ def _specializes(op: Op, batch: ScheduleBatch) -> NDArray[np.bool_]:
     """
     boxes = (batch.fact("tma_a") == 1) & (batch.fact("tma_b") == 1) & (batch.fact("tma_store") == 0)
     bn = batch.column("block_n")
-    boxes &= (bn & (bn - 1) == 0) & (len(op.accumulators) == 1)
+    boxes &= (bn & (bn - 1) == 0) & (len(op.accumulators) == 1 and not op.factors)
     plain = (batch.column("flatten") != 1) & (batch.column("subtile") <= 1) & (batch.column("unroll") == 1)
     applied: NDArray[np.bool_] = boxes & plain & (batch.column("warps") == 4) & (batch.column("block_m") >= 64)
     return applied

@@ -27,7 +27,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         dtype: Element type of the inputs.
         layout: Layout of the inputs.
         epilogue: Steps on the result.
-        scales: How 8-bit inputs are scaled: ``tensor``, ``row_column`` or empty for not at all.
+        scales: How inputs are scaled: ``tensor``, ``row_column``, ``block`` or empty for not at all.
         dynamic: Axes whose extent is known only at run time.
         groups: Groups of a convolution.
     """

@@ -67,7 +67,9 @@ def tune(
     dtype: Annotated[str, typer.Option(help="Element type of the inputs.")] = "bf16",
     layout: Annotated[str, typer.Option(help="nn, nt, tn or tt: A then B, t is stored transposed.")] = "nn",
     epilogue: Annotated[str, typer.Option(help="Steps on the result: bias,gelu", show_default=False)] = "",
-    scales: Annotated[str, typer.Option(help="Factors of A and B: tensor or row_column.", show_default=False)] = "",
+    scales: Annotated[
+        str, typer.Option(help="Factors of A and B: tensor, row_column, block.", show_default=False)
+    ] = "",
     budget: Annotated[int, typer.Option(help="Trials; 0 takes the model's pick, unmeasured.")] = 64,
     seconds: Annotated[
         float | None, typer.Option(help="No trial begins later; whichever ends first.", show_default=False)

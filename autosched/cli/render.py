@@ -63,7 +63,7 @@ def rows(lines: Iterable[tuple[str, str | Text]]) -> Table:
 
 def op_title(op: Op, layout: str = "") -> str:
     """An op in words: name, sizes, type, layout, epilogue."""
-    sizes = " ".join(f"{name}={size}" for name, size in op.extents.items())
+    sizes = " ".join(f"{name}={size}" for name, size in op.loops.items())
     steps = "+".join(step.kind for step in op.epilogue)
     return " ".join(part for part in (op.name, sizes, op.operands[0].dtype.name, layout, steps) if part)
 

@@ -30,7 +30,7 @@ class TuneOptions:
         dtype: Element type of the inputs.
         layout: Layout of the inputs.
         epilogue: ``bias,gelu``; empty for none.
-        scales: ``tensor`` or ``row_column``; empty for none.
+        scales: ``tensor``, ``row_column`` or ``block``; empty for none.
         budget: Trials.
         seconds: Time after which no further trial begins; ``None`` for no limit.
         on: Where to measure.

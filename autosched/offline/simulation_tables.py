@@ -128,7 +128,7 @@ def make_tables(records: Sequence[Record]) -> tuple[list[Table], list[LeftOut]]:
         elif (best := measurer.best(op)) is None:
             left_out.append(LeftOut(key, device, "no valid row"))
         else:
-            shape = tuple(axis.extent for axis in op.axes)
+            shape = tuple(op.loops.values())
             schedules = len(measurer.space(op))
             workload = Workload(key, device, op.iteration_space(), shape, schedules, best[1])
             tables.append(Table(op, measurer, workload))

@@ -330,15 +330,18 @@ def test_knobs_that_seldom_matter() -> None:
 
 
 def test_narrow_gathers_cost_instructions_and_are_not_asynchronous() -> None:
-    knobs = dict(block_m=128, block_n=128, block_k=64, warps=8, stages=4, group_m=8)
     op = gemm(4096, 4096, 4096)
+
+    def at(**facts: int) -> dict[str, float]:
+        return one(op, facts, block_m=128, block_n=128, block_k=64, warps=8, stages=4, group_m=8)
+
     # 1,024 tiles are 8 rounds of 64 steps; a step loads 16 KiB for each side.
     steps, cycles = 8 * 64, 4 / 32 / 1980
     roofline = 2 * 4096**3 / PEAK
-    aligned = one(op, {"align_a": 16, "align_b": 16}, **knobs)
-    quarter = one(op, {"align_a": 4, "align_b": 16}, **knobs)
-    odd = one(op, {"align_a": 2, "align_b": 2}, **knobs)
-    box = one(op, {"align_a": 2, "align_b": 2, "tma_a": 1, "tma_b": 1}, **knobs)
+    aligned = at(align_a=16, align_b=16)
+    quarter = at(align_a=4, align_b=16)
+    odd = at(align_a=2, align_b=2)
+    box = at(align_a=2, align_b=2, tma_a=1, tma_b=1)
     assert aligned["log2_gather_time"] == box["log2_gather_time"] == 0.0
     near(quarter, {"log2_gather_time": log2(1 + steps * (4096 - 1024) * cycles / roofline)})
     near(odd, {"log2_gather_time": log2(1 + steps * 2 * (8192 - 1024) * cycles / roofline)})

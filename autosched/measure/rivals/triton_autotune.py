@@ -149,6 +149,8 @@ def plan(op: Op) -> Arguments:
     view = _view(op)
     products = op.products
     rights = [op.operand(product.right) for product in products]
+    if op.factors:
+        raise _refused("a product with factors")
     if len(products) > 2 or len(op.accumulators) < len(products) or len({p.left for p in products}) > 1:
         raise _refused(f"{len(products)} products that are no gated pair")
     if len({_strides(view, right, "k", "n") for right in rights}) > 1:
