@@ -430,9 +430,15 @@ def test_sketches_on_random_groups(layout: str, dtype: str) -> None:
     rng = np.random.default_rng(1)
     runs = [[0, 40, 40, 41, 137], [137] * 5, random_offsets(rng, 5, 137)]
     op = grouped_gemm(5, 137, 72, 96, dtype=dtype, layout=layout, epilogue=["bias", "relu"])
-    cases = [(op, schedule, runs) for schedule in small(op)]
-    assert {s.sketch.name for _, s, _ in cases} == NAMES
+    half = (layout == "nt") == (dtype == "fp32")  # each sketch in two of the four
+    cases = [(op, schedule, runs) for schedule in small(op)[half::2]]
+    assert {s.sketch.name for _, s, _ in cases} < NAMES
     check(cases)
+
+
+def test_the_two_halves_are_all_sketches() -> None:
+    op = grouped_gemm(5, 137, 72, 96)
+    assert {s.sketch.name for s in small(op)} == NAMES
 
 
 def test_one_kernel_serves_any_number_of_rows() -> None:

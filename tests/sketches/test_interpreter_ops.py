@@ -45,7 +45,7 @@ BATCHES = ("none", "dense", "a shared", "b shared", "gaps")
 DTYPES = ("fp16", "fp32", "tf32", "int8", "fp8e4m3", "fp8e5m2")
 LAYOUTS = ("nn", "nt", "tn", "tt")
 #: Sketches that each op is run with; those of few rows have the most.
-EACH = {"skinny": 9}
+EACH = {"skinny": 6}
 
 
 def make(size: str, extra: str, batch: str, dtype: str, layout: str) -> Op:
@@ -91,14 +91,14 @@ def drawn(part: int) -> list[tuple[Op, Schedule]]:
     """A quarter of the pairs' schedules."""
     work = []
     for turn, case in enumerate(PAIRS[part::4]):
-        work += spread(make(*case), turn, EACH.get(case[0], 4), **tile(case[0]), subtile=(1, 2, 4)[turn % 3])
+        work += spread(make(*case), turn, EACH.get(case[0], 3), **tile(case[0]), subtile=(1, 2, 4)[turn % 3])
     return work
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_pairs_of_what_an_op_may_have(part: int) -> None:
     work = drawn(part)
-    assert len(work) >= 40
+    assert len(work) >= 30
     assert failures(work, interpret(work)) == []
 
 

@@ -222,7 +222,7 @@ def check(op: Op, node: Work, knobs: dict[str, int], actual: dict[str, int], siz
     return seen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems())
 def test_a_grid_covers_each_step_once(problem: Any) -> None:
     op, knobs, actual, sizes = problem
@@ -230,7 +230,7 @@ def test_a_grid_covers_each_step_once(problem: Any) -> None:
     assert all(numbers == [0] for numbers in seen.finishes.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems(), st.integers(1, 40))
 def test_persistent_programs_cover_each_step_once(problem: Any, programs: int) -> None:
     """The finish computes its place anew; ``check`` compares it with that of the sums."""
@@ -239,7 +239,7 @@ def test_persistent_programs_cover_each_step_once(problem: Any, programs: int) -
     assert all(numbers == [0] for numbers in seen.finishes.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(problems())
 def test_parts_cover_each_step_once(problem: Any) -> None:
     """Also where there are more parts than steps; every part finishes, and parts differ by one step at most."""
@@ -248,7 +248,7 @@ def test_parts_cover_each_step_once(problem: Any) -> None:
     assert all(sorted(numbers) == list(range(knobs["split_k"])) for numbers in seen.finishes.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problems(dynamic=False), st.integers(1, 40))
 def test_streams_cover_each_step_once(problem: Any, programs: int) -> None:
     """The shares of a tile add up to its steps, and no program does more than an even share of all of them."""
