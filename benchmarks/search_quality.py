@@ -40,6 +40,7 @@ from autosched.search import STRATEGIES, GeneratedSpace, Score
 from autosched.sketches.builders import build
 from autosched.sketches.op import Op
 from autosched.sketches.schedule import ScheduleBatch
+from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target
 from autosched.tune import tune_op
 
@@ -119,11 +120,12 @@ class Oracle:
         op: The workload.
         target: The device.
         model: Fitted on everything recorded.
+        sketches: Structures to choose from; all if not given.
     """
 
-    def __init__(self, op: Op, target: Target, model: CostModel) -> None:
+    def __init__(self, op: Op, target: Target, model: CostModel, sketches: tuple[Sketch, ...] | None = None) -> None:
         self.op, self.target = op, target
-        self.space = GeneratedSpace(op, target)
+        self.space = GeneratedSpace(op, target, sketches)
         self.scored = 0
         self._model, self._extract = model, Extractor(op, target, self.space.sketches)
         best = self.space.sample(np.random.default_rng(0), 0)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autosched.measure.base import Comparison
 from autosched.measure.synthetic import SyntheticMeasurer
 from autosched.record import Measurement
 from autosched.sketches.builders import gemm
+from autosched.sketches.knobs import KNOBS, Knob
 from autosched.sketches.op import Op
+from autosched.sketches.rules import derive
 from autosched.sketches.schedule import Schedule
-from autosched.sketches.target import PRESETS
+from autosched.sketches.sketch import Sketch
+from autosched.sketches.target import PRESETS, Target
 
 TARGET = PRESETS["H200"]
 OP = gemm(512, 512, 512)
@@ -54,3 +58,11 @@ class Pretended(SyntheticMeasurer):
             errors=tuple("" if g else "wrong_result: element 7" for g in good),
             blocks=5,
         )
+
+
+def plain_sketches(op: Op, target: Target) -> tuple[Sketch, ...]:
+    """The op's sketches with knobs that seldom matter at their defaults, so that all schedules can be listed."""
+    return tuple(
+        replace(s, knobs=tuple(Knob(k.name, (KNOBS[k.name].default,)) if KNOBS[k.name].seldom else k for k in s.knobs))
+        for s in derive(op, target)
+    )

@@ -17,6 +17,7 @@ from autosched.sketches.builders import gemm
 from autosched.sketches.target import PRESETS
 from benchmarks import search_quality
 from benchmarks.search_quality import Oracle, Run, fraction, one_round, over_workloads, recorded_ops, trials_table
+from tests.tuning import plain_sketches
 
 OP = gemm(64, 512, 512)
 TARGET = PRESETS["H200"]
@@ -24,7 +25,7 @@ TARGET = PRESETS["H200"]
 
 @pytest.fixture(scope="module")
 def oracle() -> Oracle:
-    return Oracle(OP, TARGET, RooflineModel())
+    return Oracle(OP, TARGET, RooflineModel(), plain_sketches(OP, TARGET)[::6])
 
 
 def test_the_best_is_that_of_the_whole_space(oracle: Oracle) -> None:

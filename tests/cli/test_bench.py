@@ -126,6 +126,7 @@ def test_the_picture(cli: Cli, shard: Path, tmp_path: Path) -> None:
 
 
 def test_exit_code_when_nothing_was_valid(cli: Cli, gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
     monkeypatch.setattr(run, "local_measurer", lambda: Pretender(failures={Status.COMPILE_ERROR: 1.0}))
     ran = cli(*QUICK, "--plot", str(tmp_path / "none.png"))
     assert ran.code == 1
