@@ -90,6 +90,8 @@ def test_workloads_are_chosen_by_their_extents() -> None:
 def test_a_short_run_prints_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     small = XGBoostSettings(mean=TreeSettings(10, 4, 0.3), fold=TreeSettings(2, 2, 0.3))
     monkeypatch.setattr(search_quality, "SURROGATE", small)
+    for module in ("autosched.tuner", "autosched.search.space"):  # a space that is listed in a second
+        monkeypatch.setattr(f"{module}.derive", lambda op, target: plain_sketches(op, target)[::6])
     arguments = ["search_quality", "--shape", "64,4096,14336", "--strategies", "random,grid", "--seeds", "1", "--json"]
     monkeypatch.setattr(sys, "argv", arguments)
     search_quality.main()
