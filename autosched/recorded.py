@@ -73,6 +73,15 @@ def held_out_model(records: list[Record], space: str, seed: int = 0) -> CostMode
     return model
 
 
+def held_out_on(device: str, op: Op, seed: int = 0) -> CostModel | None:
+    """A model trained on what is recorded on a device, without the op's iteration space.
+
+    Raises:
+        NotRecordedError: Nothing is recorded there.
+    """
+    return held_out_model(recorded_log(device).records, op.iteration_space(), seed)
+
+
 def base_model(op: Op, measurer: Measurer, seed: int) -> CostModel | None:
     """What guides a run to which no model was given: on recorded rows never one that has seen the workload."""
     if isinstance(measurer, ReplayMeasurer):

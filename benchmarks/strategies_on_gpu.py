@@ -21,7 +21,7 @@ from autosched.errors import StopTuning
 from autosched.measure.local import LocalMeasurer
 from autosched.models import CostModel
 from autosched.progress import Progress
-from autosched.recorded import held_out_model, recorded_log
+from autosched.recorded import held_out_on
 from autosched.search import STRATEGIES
 from autosched.sketches.builders import gemm
 from autosched.sketches.op import Op
@@ -132,7 +132,7 @@ def main() -> None:
         for text in arguments.shape:
             m, n, k = (int(x) for x in text.split(","))
             op = gemm(m, n, k, dtype=arguments.dtype, layout=arguments.layout)
-            model = held_out_model(recorded_log(name).records, op.iteration_space())
+            model = held_out_on(name, op)
             courses = [
                 course(op, measurer, model, strategy, seed, arguments.seconds)
                 for seed in range(arguments.seeds)

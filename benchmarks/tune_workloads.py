@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autosched.measure.local import LocalMeasurer
 from autosched.models import load
-from autosched.recorded import held_out_model, recorded_log
+from autosched.recorded import held_out_on
 from autosched.sketches.builders import build_named
 from autosched.tune import tune_op
 
@@ -39,7 +39,7 @@ def main() -> None:
             name = f"gemm-{'x'.join(map(str, shape))}-{arguments.dtype}-{arguments.layout}-{arguments.strategy}"
             op = build_named("gemm", shape, dtype=arguments.dtype, layout=arguments.layout)
             if arguments.held_out:
-                model = held_out_model(recorded_log(measurer.target.name).records, op.iteration_space())
+                model = held_out_on(measurer.target.name, op)
             result = tune_op(
                 op,
                 budget=arguments.budget,

@@ -7,6 +7,7 @@ without work. The tests hold this against every schedule of the recorded tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     wgmma = (bm >= 64) & ((warps == 4) | (warps == 8)) & (tensor and target.capability == 90)
     copies = np.where(wgmma, stages, stages - 1)
     pipeline, single = np.zeros(len(batch), np.int64), np.zeros(len(batch), np.int64)
-    pieced = bn & (bn - 1) != 0
+    pieced = _pieced(bn)
     for side, group, tile in (("a", "m", bm * bk), ("b", "n", bk * bn)):
         box = batch.fact(f"tma_{side}") == 1
         # operands of a second product on the side that it does not share come on top
@@ -107,7 +108,7 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
     dot = batch.fact("summed") == 0
     accumulators = len(op.accumulators) * bm * bn
     maxnreg = batch.column("maxnreg")
-    narrowest = np.where(bn & (bn - 1) == 0, bn, bn // 3)  # 192 = 128 + 64, 96 = 64 + 32
+    narrowest = np.where(_pieced(bn), bn // 3, bn)  # 192 = 128 + 64, 96 = 64 + 32
     checks = (
         shared_lower_bound(op, target, batch) > target.shared_per_block,
         dot & (accumulators > 255 * 32 * warps),
@@ -131,14 +132,19 @@ def explain_invalid(op: Op, target: Target, schedule: Schedule) -> str | None:
     return f"{schedule.to_json()}: {REASONS[code]}" if code else None
 
 
+def _pieced(widths: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which widths are no power of two: tiles of two accumulators, 64 + 32 or 128 + 64 columns."""
+    pieced: NDArray[np.bool_] = widths & (widths - 1) != 0
+    return pieced
+
+
 def _specializes(op: Op, batch: ScheduleBatch) -> NDArray[np.bool_]:
     """Whether Triton 3.6 applies warp specialisation on sm_90, as compiled kernels show (others fail).
 
     With two accumulators it was seen to leave whole tiles unwritten on an H200 (the proof found it).
     """
     boxes = (batch.fact("tma_a") == 1) & (batch.fact("tma_b") == 1) & (batch.fact("tma_store") == 0)
-    bn = batch.column("block_n")
-    boxes &= (bn & (bn - 1) == 0) & (len(op.accumulators) == 1 and not op.factors)
+    boxes &= ~_pieced(batch.column("block_n")) & (len(op.accumulators) == 1 and not op.factors)
     plain = (batch.column("flatten") != 1) & (batch.column("subtile") <= 1) & (batch.column("unroll") == 1)
     applied: NDArray[np.bool_] = boxes & plain & (batch.column("warps") == 4) & (batch.column("block_m") >= 64)
     return applied

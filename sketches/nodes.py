@@ -159,6 +159,11 @@ class Load:
     tma = 0
     copied = 0
 
+    @property
+    def fixed(self) -> str:
+        """Group of the tile that the reduction loop does not move along."""
+        return self.rows if self.columns == "k" else self.columns
+
     def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
         """None."""
         return ()

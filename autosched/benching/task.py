@@ -18,7 +18,7 @@ from autosched.errors import AutoschedError, NoDeviceError
 from autosched.measure.base import Competition, Measurer
 from autosched.models import CostModel
 from autosched.progress import Progress
-from autosched.recorded import held_out_model, recorded_log
+from autosched.recorded import held_out_on
 from autosched.result import TuningResult
 from autosched.session import versions
 from autosched.sketches.op import Op
@@ -131,7 +131,7 @@ class Task:
         """What guides the run; ``None`` is the shipped model."""
         if not self.held_out:
             return None
-        return held_out_model(recorded_log(measurer.target.name).records, op.iteration_space(), self.seed)
+        return held_out_on(measurer.target.name, op, self.seed)
 
     def failed(self, workload: Workload, error: AutoschedError) -> BenchRow:
         """The row of a workload that could not be tuned."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, log2
 
 from autosched.sketches.box import LINE
-from autosched.sketches.codegen.kernel import Box, Kernel, Param, Region, along, host_extent, load, store
+from autosched.sketches.codegen.kernel import Box, Kernel, Param, Region, along, host_extent, load, power, store
 from autosched.sketches.op import Operand
 
 #: Rows and steps of the reduction that one program copies.
@@ -42,9 +41,7 @@ def emit_copy(k: Kernel, tensor: Operand, group: str) -> Copy:
     rows = f"{k.host_batches()} * {rows}" if k.batched else rows
     made = Copy(f"{tensor.name}_copy", rows, length, padded)
     count = k.view.extent("batch") * k.view.extent(group) * padded
-    k.regions.append(
-        Region(made.name, tensor.dtype.torch, f"{rows} * {padded}", count, tensor.dtype.bytes, zeroed=False)
-    )
+    k.regions.append(Region(made.name, f"{rows} * {padded}", count, tensor.dtype.bytes, zeroed=False))
     k.before.append(_kernel(k, tensor, group, made, count))
     return made
 
@@ -66,7 +63,7 @@ def chain(k: Kernel) -> None:
 
 def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> Kernel:
     copy = Kernel(f"copy_{tensor.name}", k.op, k.view, {})
-    copy.knobs = {"block_m": min(TILE[0], _power(k.view.extent(group))), "block_k": min(TILE[1], _power(made.length))}
+    copy.knobs = {"block_m": min(TILE[0], power(k.view.extent(group))), "block_k": min(TILE[1], power(made.length))}
     rows, steps = copy.knobs["block_m"], copy.knobs["block_k"]
     row_block, step_block = copy.const("ROWS", rows), copy.const("STEP", steps)
     padded = copy.const("PADDED", made.padded)
@@ -101,7 +98,3 @@ def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> K
     tiles = str(-(-k.view.extent(group) // rows)) if not k.view.is_dynamic(group) else f"-(-{host_rows} // {rows})"
     copy.programs = f"{tiles} * {-(-made.padded // steps)}{batches}"
     return copy
-
-
-def _power(extent: int) -> int:
-    return 1 << ceil(log2(max(extent, 1)))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatch
-from math import ceil, log2
 
 from autosched.sketches.codegen.combine import accumulator
 from autosched.sketches.codegen.epilogue import Piece, tile_pointers
-from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Param, Region, Span, host_extent, load, store
+from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Region, Span, host_extent, load, power, store
 from autosched.sketches.nodes import (
     AtomicFinish,
     DirectFinish,
@@ -83,18 +82,17 @@ def _workspace(node: WorkspaceFinish, k: Kernel, epilogue: Epilogue) -> list[Ker
     _declare(k)
     after = Kernel("add_parts", k.op, k.view, dict(k.knobs), dependent=dependent)
     elements = _spread(k) if dependent else REDUCE_ELEMENTS
-    after.knobs["block_n"] = min(256, elements, _power(k.view.extent("n")))
-    after.knobs["block_m"] = min(_power(k.view.extent("m")), max(1, elements // after.knobs["block_n"]))
+    after.knobs["block_n"] = min(256, elements, power(k.view.extent("n")))
+    after.knobs["block_m"] = min(power(k.view.extent("m")), max(1, elements // after.knobs["block_n"]))
     _add_parts(after, epilogue)
-    batches = f" * {k.host_batches()}" if k.batched else ""
-    after.programs = f"{after.host_tiles('m', 'BLOCK_M')} * {after.host_tiles('n', 'BLOCK_N')}{batches}"
+    after.programs = after.all_host_tiles()
     return [after]
 
 
 def _spread(k: Kernel) -> int:
     """Elements for one program of the second kernel so that there are some ``SPREAD`` of them, a power of two."""
     total = k.view.extent("batch") * k.view.extent("m") * k.view.extent("n")
-    return min(REDUCE_ELEMENTS, max(FEWEST_ELEMENTS, _power(total // SPREAD)))
+    return min(REDUCE_ELEMENTS, max(FEWEST_ELEMENTS, power(total // SPREAD)))
 
 
 def _add_parts(after: Kernel, epilogue: Epilogue) -> None:
@@ -130,7 +128,7 @@ def _add_parts(after: Kernel, epilogue: Epilogue) -> None:
 def _atomic(node: AtomicFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
     steps, block_m, block_n = k.knob("split_k") if k.partial == "all" else "STEPS", k.knob("block_m"), k.knob("block_n")
     share = "1" if k.partial == "all" else "share"
-    k.params.setdefault("workspace_ptr", Param("workspace_ptr", "*fp32", "workspace"))
+    workspace = k.workspace()
     accumulators = len(k.op.accumulators)
     area = f"({f'{accumulators} * ' if accumulators > 1 else ''}{block_m} * {block_n})"
     if k.partial == "some":
@@ -139,7 +137,7 @@ def _atomic(node: AtomicFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
         k.line("else:")
         k.depth += 1
     k.line("# the workspace holds the sums of each tile, then for each tile how much of it was added")
-    k.line(f"sums = workspace_ptr + tile.to(tl.int64) * {area}")
+    k.line(f"sums = {workspace} + tile.to(tl.int64) * {area}")
     places = []
     for span in k.spans:
         width = k.width("n", span)
@@ -150,7 +148,7 @@ def _atomic(node: AtomicFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
     for place, value in places:
         k.line(f'tl.atomic_add({place}, {value}, sem="relaxed")')
     k.line("tl.debug_barrier()")
-    k.line(f"count = workspace_ptr + {_all_tiles(k)} * {area} + tile")
+    k.line(f"count = {workspace} + {_all_tiles(k)} * {area} + tile")
     k.line(f'added = tl.atomic_add(count, {share} * 1.0, sem="acq_rel")')
     with k.block(f"if added + {share} == {steps}:"):
         k.line("tl.debug_barrier()")
@@ -163,21 +161,15 @@ def _atomic(node: AtomicFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
         _direct(DirectFinish(PointerStore()), k, epilogue)
     if k.partial == "some":
         k.depth -= 1
-    host = f"{k.host_tiles('m', 'BLOCK_M')} * {k.host_tiles('n', 'BLOCK_N')}" + (
-        f" * {k.host_batches()}" if k.batched else ""
-    )
-    each = len(k.op.accumulators) * k.knobs["block_m"] * k.knobs["block_n"] + 1
-    count = k.view.extent("batch") * each
-    for g in "mn":
-        count *= -(-k.view.extent(g) // k.knobs[f"block_{g}"])
-    k.regions.append(Region("workspace", "", f"{host} * {each}", count, 4, zeroed=True))
+    each = accumulators * k.knobs["block_m"] * k.knobs["block_n"] + 1
+    k.regions.append(Region("workspace", f"{k.all_host_tiles()} * {each}", k.tile_count() * each, 4, zeroed=True))
     return []
 
 
 def _all_tiles(k: Kernel) -> str:
     """Number of tiles of all batches, in 64 bits where it is known at run time only."""
-    text = f"{k.tiles('m', 'BLOCK_M')} * {k.tiles('n', 'BLOCK_N')}" + (f" * {k.batches()}" if k.batched else "")
-    return f"({text}).to(tl.int64)" if any(k.view.is_dynamic(g) for g in ("batch", "m", "n")) else text
+    dynamic = any(k.view.is_dynamic(g) for g in ("batch", "m", "n"))
+    return f"({k.all_tiles()}).to(tl.int64)" if dynamic else k.all_tiles()
 
 
 @emit_store.register
@@ -221,10 +213,9 @@ def _partial_sums(k: Kernel, piece: Piece, part: str, number: int) -> tuple[str,
 
     The workspace is [part, accumulator, batch, M, N], dense fp32; ``number`` counts the accumulators.
     """
-    k.params.setdefault("workspace_ptr", Param("workspace_ptr", "*fp32", "workspace"))
     m, n = k.extent("m"), k.extent("n")
     wide_m = f"{m}.to(tl.int64)" if k.view.is_dynamic("m") else m
-    pointers = "workspace_ptr" + (f" + {part} * ({_slab(k)})" if part else "")
+    pointers = k.workspace() + (f" + {part} * ({_slab(k)})" if part else "")
     if number:
         pointers += f" + {number} * ({_slab(k, 1)})"
     if k.batched:
@@ -252,7 +243,7 @@ def _declare(k: Kernel) -> None:
     count = k.knobs["split_k"] * accumulators
     for g in ("batch", "m", "n"):
         count *= k.view.extent(g)
-    k.regions.append(Region("workspace", "", text, count, 4, zeroed=False))
+    k.regions.append(Region("workspace", text, count, 4, zeroed=False))
 
 
 def _is_wide(k: Kernel) -> bool:
@@ -260,7 +251,3 @@ def _is_wide(k: Kernel) -> bool:
     elements = k.knobs["split_k"] * len(k.op.accumulators)
     elements *= k.view.extent("batch") * k.view.extent("m") * k.view.extent("n")
     return elements > INT32_ELEMENTS or any(k.view.is_dynamic(g) for g in "mn")
-
-
-def _power(extent: int) -> int:
-    return 1 << ceil(log2(max(extent, 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
+from math import ceil, log2, prod
 
 from autosched.sketches.op import Op, Operand
 from autosched.sketches.view import FusedAxis, MatrixView, run_length
@@ -59,15 +59,13 @@ class Region:
 
     Attributes:
         name: Of the variable that the launcher passes; ``workspace`` for partial sums.
-        dtype: torch's name of its type, empty for fp32.
-        elements: Elements of that type, as a host expression.
+        elements: Its elements, as a host expression.
         count: The same at the tuned size.
         size: Bytes of an element.
         zeroed: Whether it must be zero before a launch, which leaves it zero.
     """
 
     name: str
-    dtype: str
     elements: str
     count: int
     size: int
@@ -176,6 +174,25 @@ class Kernel:
         if self.view.is_dynamic(group):
             return f"-(-{host_extent(self.op, self.view, group)} // {size})"
         return str(-(-self.view.extent(group) // size))
+
+    def all_tiles(self) -> str:
+        """Number of tiles of all batches, as the kernel computes it."""
+        m, n = self.tiles("m", self.knob("block_m")), self.tiles("n", self.knob("block_n"))
+        return f"{m} * {n}" + (f" * {self.batches()}" if self.batched else "")
+
+    def all_host_tiles(self) -> str:
+        """The same number as a host expression."""
+        m, n = self.host_tiles("m", self.knob("block_m")), self.host_tiles("n", self.knob("block_n"))
+        return f"{m} * {n}" + (f" * {self.host_batches()}" if self.batched else "")
+
+    def tile_count(self) -> int:
+        """The same number at the tuned size."""
+        return self.view.extent("batch") * prod(-(-self.view.extent(g) // self.knobs[f"block_{g}"]) for g in "mn")
+
+    def workspace(self) -> str:
+        """Declares the workspace of fp32 sums as a pointer argument."""
+        self.params.setdefault("workspace_ptr", Param("workspace_ptr", "*fp32", "workspace"))
+        return "workspace_ptr"
 
     def pointer(self, tensor: Operand) -> str:
         """Declares ``tensor`` as a pointer argument."""
@@ -292,6 +309,11 @@ def host_extent(op: Op, view: MatrixView, group: str) -> str:
     fixed = prod(a.extent for a in axes if not a.dynamic)
     factors = [a.name.upper() for a in axes if a.dynamic] + ([str(fixed)] if fixed > 1 else [])
     return " * ".join(factors) or "1"
+
+
+def power(extent: int) -> int:
+    """The first power of two that holds ``extent``."""
+    return 1 << ceil(log2(max(extent, 1)))
 
 
 def walk(axes: tuple[FusedAxis, ...], tensor: str, index: str) -> str:

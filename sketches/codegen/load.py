@@ -28,7 +28,7 @@ def emit_step(node: Load, k: Kernel) -> None:
 
 @emit_prologue.register
 def _pointer_prologue(node: PointerLoad, k: Kernel) -> None:
-    tensor, group = k.op.operand(node.operand), _fixed_group(node)
+    tensor, group = k.op.operand(node.operand), node.fixed
     for span in _spans(node, k):
         name = node.operand + span.suffix
         k.line(f"{name}_{group} = {k.place(group, span)} + tl.arange(0, {k.width(group, span)})")
@@ -39,7 +39,7 @@ def _pointer_prologue(node: PointerLoad, k: Kernel) -> None:
 
 @emit_step.register
 def _pointer_step(node: PointerLoad, k: Kernel) -> None:
-    tensor, group = k.op.operand(node.operand), _fixed_group(node)
+    tensor, group = k.op.operand(node.operand), node.fixed
     block = k.knob("block_k")
     k.line(f"{node.operand}_k = k0 + tl.arange(0, {block})")
     offset = k.offset(tensor, "k", f"{node.operand}_k")
@@ -87,7 +87,7 @@ def _copied_step(node: CopiedLoad, k: Kernel) -> None:
 
 def _caching(node: PointerLoad, k: Kernel) -> str:
     """Keywords of a gather that say what the caches do with it."""
-    evicted = {1: "n", 2: "m"}.get(k.knobs["evict"]) == _fixed_group(node)
+    evicted = {1: "n", 2: "m"}.get(k.knobs["evict"]) == node.fixed
     text = ', eviction_policy="evict_first"' if evicted else ""
     return text + (', cache_modifier=".cg"' if k.knobs["cache"] else "")
 
@@ -120,10 +120,6 @@ def _length(k: Kernel, group: str, span: Span) -> int:
 def _stored(node: TmaLoad) -> tuple[str, str]:
     """The groups of the node's tensor, outermost first."""
     return (node.columns, node.rows) if node.transposed else (node.rows, node.columns)
-
-
-def _fixed_group(node: Load) -> str:
-    return node.rows if node.columns == "k" else node.columns
 
 
 def _axis(node: Load, group: str) -> str:

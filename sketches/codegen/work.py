@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatch
-from math import prod
 
 from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, host_extent
 from autosched.sketches.nodes import (
@@ -40,7 +39,7 @@ def _grid(node: GridWork, k: Kernel, main: Main, finish: Finish) -> None:
     _coordinates(k, "tile")
     main("0", k.extent("k"))
     finish()
-    k.programs = _host_tiles(k)
+    k.programs = k.all_host_tiles()
 
 
 @emit_work.register
@@ -52,7 +51,7 @@ def _persistent(node: PersistentWork, k: Kernel, main: Main, finish: Finish) -> 
     if k.knobs["specialize"]:
         options += ", warp_specialize=True"
         k.shows = (*k.shows, "warp_specialized")
-    with k.block(f"for tile in tl.range(first, {_tiles(k)}, {programs}, {options}):"):
+    with k.block(f"for tile in tl.range(first, {k.all_tiles()}, {programs}, {options}):"):
         _coordinates(k, "tile")
         main("0", k.extent("k"))
         k.line(
@@ -61,7 +60,7 @@ def _persistent(node: PersistentWork, k: Kernel, main: Main, finish: Finish) -> 
         k.line(f"done += {programs}")
         _coordinates(k, "done")
         finish()
-    k.programs = f"min({_host_tiles(k)}, {node.programs})"
+    k.programs = f"min({k.all_host_tiles()}, {node.programs})"
 
 
 @emit_work.register
@@ -78,13 +77,13 @@ def _split(node: SplitWork, k: Kernel, main: Main, finish: Finish) -> None:
     main("k_begin", "k_end")
     k.partial = "all"
     finish()
-    k.programs = f"{_host_tiles(k)} * {k.knobs['split_k']}"
+    k.programs = f"{k.all_host_tiles()} * {k.knobs['split_k']}"
 
 
 @emit_work.register
 def _stream(node: StreamWork, k: Kernel, main: Main, finish: Finish) -> None:
     block_k = k.knob("block_k")
-    tiles = k.view.extent("batch") * prod(-(-k.view.extent(g) // k.knobs[f"block_{g}"]) for g in "mn")
+    tiles = k.tile_count()
     programs = k.const("PROGRAMS", min(node.programs, tiles * -(-k.view.extent("k") // k.knobs["block_k"])))
     steps = k.const("STEPS", -(-k.view.extent("k") // k.knobs["block_k"]))
     rounds = k.const("WHOLE", max(0, tiles // k.constants["PROGRAMS"] - (tiles % k.constants["PROGRAMS"] > 0)))
@@ -174,17 +173,6 @@ def _most_tiles(k: Kernel) -> str:
 def _whole_steps(k: Kernel) -> int:
     """Steps of the tiles that programs take whole."""
     return k.constants["WHOLE"] * k.constants["PROGRAMS"] * k.constants["STEPS"]
-
-
-def _tiles(k: Kernel) -> str:
-    """Number of tiles of all batches, as the kernel computes it."""
-    m, n = k.tiles("m", k.knob("block_m")), k.tiles("n", k.knob("block_n"))
-    return f"{m} * {n}" + (f" * {k.batches()}" if k.batched else "")
-
-
-def _host_tiles(k: Kernel) -> str:
-    m, n = k.host_tiles("m", k.knob("block_m")), k.host_tiles("n", k.knob("block_n"))
-    return f"{m} * {n}" + (f" * {k.host_batches()}" if k.batched else "")
 
 
 def _coordinates(k: Kernel, tile: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map
@@ -36,18 +36,16 @@ class LoadPathRule:
         """Fires once for each side whose operands are still gathered and may all be boxes."""
         if not isinstance(state, Sketch) or not target.has_tma or state.combine.summed:
             return
-        for rows, columns in (("m", "k"), ("k", "n")):
-            side = [load for load in state.loads if (load.rows, load.columns) == (rows, columns)]
-            boxes = [box_map(state.view, op.operand(load.operand), rows, columns) for load in side]
+        for side in _sides(state):
+            boxes = [box_map(state.view, op.operand(load.operand), load.rows, load.columns) for load in side]
             if not all(isinstance(load, PointerLoad) for load in side) or None in boxes:
                 continue
             found = {
-                load.operand: TmaLoad(load.operand, rows, columns, box.transposed)
+                load.operand: TmaLoad(load.operand, load.rows, load.columns, box.transposed)
                 for load, box in zip(side, boxes, strict=True)
                 if box is not None
             }
-            loads = tuple(found.get(load.operand, load) for load in state.loads)
-            yield replace(state, loads=loads), f"{', '.join(found)} through a TMA descriptor"
+            yield _replaced(state, found), f"{', '.join(found)} through a TMA descriptor"
 
 
 class CopyRule:
@@ -66,30 +64,38 @@ class CopyRule:
             return  # the zeros would begin or end elsewhere at another size, and copies lie beside them
         if op.ragged is not None:
             return  # a copy has the same rows for each matrix of a batch
-        for rows, columns in (("m", "k"), ("k", "n")):
-            side = [load for load in state.loads if (load.rows, load.columns) == (rows, columns)]
+        for side in _sides(state):
             if not all(isinstance(load, PointerLoad) and _needs_copy(op, state.view, load) for load in side):
                 continue
-            found = {load.operand: CopiedLoad(load.operand, rows, columns, rows == "k") for load in side}
-            loads = tuple(found.get(load.operand, load) for load in state.loads)
-            yield replace(state, loads=loads), f"{', '.join(found)} copied, rows padded to cache lines, then boxes"
+            found = _copied(side)
+            yield _replaced(state, found), f"{', '.join(found)} copied, rows padded to cache lines, then boxes"
         if all(isinstance(load, PointerLoad) for load in state.loads):
-            found = {
-                load.operand: CopiedLoad(load.operand, load.rows, load.columns, load.rows == "k")
-                for load in state.loads
-                if _straddles(op, state.view, load)
-            }
+            found = _copied([load for load in state.loads if _straddles(op, state.view, load)])
             if found and not any(_needs_copy(op, state.view, load) for load in state.loads):
-                loads = tuple(found.get(load.operand, load) for load in state.loads)
-                yield replace(state, loads=loads), f"{', '.join(found)} copied, rows padded to cache lines"
+                yield _replaced(state, found), f"{', '.join(found)} copied, rows padded to cache lines"
+
+
+def _sides(state: Sketch) -> Iterator[list[Load]]:
+    """The loads of the left side, then those of the right."""
+    for place in (("m", "k"), ("k", "n")):
+        yield [load for load in state.loads if (load.rows, load.columns) == place]
+
+
+def _copied(loads: list[Load]) -> dict[str, Load]:
+    """A load of a copy with the reduction innermost in place of each, by operand."""
+    return {x.operand: CopiedLoad(x.operand, x.rows, x.columns, x.rows == "k") for x in loads}
+
+
+def _replaced(state: Sketch, found: Mapping[str, Load]) -> Sketch:
+    """The sketch with the loads of some operands exchanged."""
+    return replace(state, loads=tuple(found.get(load.operand, load) for load in state.loads))
 
 
 def _straddles(op: Op, view: MatrixView, load: Load) -> bool:
     """Whether an operand is described by boxes whose rows begin in the midst of cache lines."""
     operand = op.operand(load.operand)
     box = box_map(view, operand, load.rows, load.columns)
-    outer = load.columns if load.rows == "k" else load.rows
-    if box is None or not _may_copy(view, outer):
+    if box is None or not _may_copy(view, load.fixed):
         return False
     (axis,) = view.group(load.columns if box.transposed else load.rows)
     return axis.stride(operand.name) * operand.dtype.bytes % LINE != 0
@@ -111,8 +117,7 @@ def _needs_copy(op: Op, view: MatrixView, load: Load) -> bool:
     side is not worth a copy.
     """
     operand = op.operand(load.operand)
-    outer = load.columns if load.rows == "k" else load.rows
-    if not _may_copy(view, outer):
+    if not _may_copy(view, load.fixed):
         return False
     box = box_map(view, operand, load.rows, load.columns)
     return box is None or (operand.dtype.bytes != 2 and box.transposed != (load.rows == "k"))

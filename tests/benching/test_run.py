@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import autosched
-from autosched.benching import task
+from autosched import recorded
 from autosched.benching.row import BenchRow
 from autosched.benching.run import BenchProgress, bench, new_run_id
 from autosched.benching.shards import read_rows
@@ -191,7 +191,7 @@ def test_a_held_out_run_says_so_and_its_model_has_not_seen_the_space(monkeypatch
     def held_out(records: object, space: str, seed: int = 0) -> None:
         asked.append(space)
 
-    monkeypatch.setattr(task, "held_out_model", held_out)
+    monkeypatch.setattr(recorded, "held_out_model", held_out)
     rows = bench("gemm", only=["512,512,512"], trials=4, measurer_factory=Pretender, log=False, held_out=True).rows
     assert asked == ["M512.N512.K512"]
     assert [row.held_out for row in rows] == [True]
