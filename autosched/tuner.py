@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,8 @@ EXPLORE_FROM = 8
 #: this much of the best of all, in log time: models are often wrong about structures by more than about tiles.
 PROBE_FROM = 2048
 PROBE_REACH = 0.3
+#: Chances of being valid count as no less than this, so that scores stay of a size that a temperature can bridge.
+LEAST_CHANCE = 0.01
 #: A candidate is put behind all others when its chance of being valid is below this.
 DOUBT = 0.5
 #: At most this share of a round comes from one tile, as long as others are among the candidates.
@@ -131,7 +133,7 @@ class Tuner:
         explorers = max(1, n // every) if guided and self.round > 0 and n > 1 else 0
         wanted = n - len(proposals) - explorers
         candidates = SPREAD_OVER * wanted if guided else wanted
-        chosen = self._spread(self.strategy.propose(candidates, self.score, rng, self._asked), wanted)
+        chosen = self._spread(self.strategy.propose(candidates, self.promise, rng, self._asked), wanted)
         predicted = self.score(chosen) if guided and len(chosen) else np.zeros(0)
         for i in range(len(chosen)):
             origin = "model" if guided else "uniform"
@@ -201,13 +203,37 @@ class Tuner:
 
     def score(self, batch: ScheduleBatch) -> NDArray[np.float64]:
         """The model's score of each row, log(roofline time / measured time)."""
+        return self._timed(self.model.score, self._features_of(batch))
+
+    def promise(self, batch: ScheduleBatch) -> NDArray[np.float64]:
+        """What the search climbs: the score and, once this run has seen failures, the log of the chance to be valid.
+
+        It is the log of the speed that is expected of a row. By the score alone chains would stay where no kernel of
+        this op runs.
+        """
+        x = self._features_of(batch)
+        return self._timed(self.model.score, x) + self._timed(self._log_chance, x)
+
+    def _log_chance(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Log of the chance that each row is valid, 0 while nothing is known against any."""
+        if not self.validity.fitted or not len(x):
+            return np.zeros(len(x))
+        chance: NDArray[np.float64] = np.log(np.maximum(self.validity.predict(x), LEAST_CHANCE))
+        return chance
+
+    def _features_of(self, batch: ScheduleBatch) -> NDArray[np.float32]:
         start = time.perf_counter()
         x = self._extract(batch)
-        middle = time.perf_counter()
-        scores = self.model.score(x)
-        self.seconds["features"] += middle - start
-        self.seconds["model"] += time.perf_counter() - middle
-        return scores
+        self.seconds["features"] += time.perf_counter() - start
+        return x
+
+    def _timed(
+        self, model: Callable[[NDArray[np.float32]], NDArray[np.float64]], x: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        start = time.perf_counter()
+        answer = model(x)
+        self.seconds["model"] += time.perf_counter() - start
+        return answer
 
     def _probe(self, n: int, rng: np.random.Generator) -> tuple[ScheduleBatch, NDArray[np.float64]]:
         """The most promising draw of each structure that was not tried yet, best first, and their scores."""
@@ -217,24 +243,27 @@ class Tuner:
         drawn = draw_distinct(self.space, PROBE_FROM, rng, self._asked)
         if not len(drawn):
             return nothing
-        scores = self.score(drawn)
+        x = self._features_of(drawn)
+        scores = self._timed(self.model.score, x)
+        promise = scores + self._timed(self._log_chance, x)
         best: dict[str, int] = {}
-        for i in np.argsort(-scores, kind="stable"):
+        for i in np.argsort(-promise, kind="stable"):
             best.setdefault(self._kinds[int(drawn.sketch_index[i])], int(i))
-        reach = float(scores.max()) - PROBE_REACH
-        rows = [i for kind, i in best.items() if kind not in self._tried and scores[i] >= reach][:n]
+        reach = float(promise.max()) - PROBE_REACH
+        rows = [i for kind, i in best.items() if kind not in self._tried and promise[i] >= reach][:n]
         return drawn.take(np.asarray(rows, np.intp)), scores[rows]
 
     def _explore(self, n: int, rng: np.random.Generator) -> tuple[ScheduleBatch, NDArray[np.float64]]:
         """Schedules drawn at random, and their scores; while the model is trusted, the most promising of several draws.
 
-        Promising is a high score or a wide spread: mean + spread, an upper confidence bound.
+        Promising is a high score or a wide spread: mean + spread, an upper confidence bound, less what doubt takes.
         """
         drawn = draw_distinct(self.space, n * (1 if self.prequential.at_chance else EXPLORE_FROM), rng, self._asked)
         if not len(drawn):
             return drawn, np.zeros(0)
-        mean, spread = self.model.predict(self._extract(drawn))
-        best = np.argsort(-(mean + spread), kind="stable")[:n]
+        x = self._extract(drawn)
+        mean, spread = self.model.predict(x)
+        best = np.argsort(-(mean + spread + self._log_chance(x)), kind="stable")[:n]
         return drawn.take(best), mean[best]
 
     def _spread(self, candidates: ScheduleBatch, n: int) -> ScheduleBatch:

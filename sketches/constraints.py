@@ -58,18 +58,23 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     """Bytes of shared memory that a schedule needs at least, as seen in the compiled kernels of the recorded tables.
 
     A pipeline of s >= 2 stages holds s tiles of each pipelined operand on the wgmma path (a tile of 64 rows or more, 4
-    or 8 warps, 16-bit or tf32 inputs, on sm_90) and s - 1 on the mma.sync path. Without a pipeline only boxes lie
+    or 8 warps, inputs of 16 or 8 bits or tf32, on sm_90) and s - 1 on the mma.sync path, once for each copy of an
+    unrolled body (for boxes alone where it is flattened with the loop over tiles). Without a pipeline only boxes lie
     there, one after the other: with one stage, or with a loop of one step, which is no loop once it is compiled (unless
     it stands in a persistent program's loop over tiles, which is then pipelined).
 
     A pointer operand aligned to fewer than 16 bytes may not be pipelined and counts nothing; nor does one of which a
-    thread's share is below the 4 bytes of the smallest asynchronous copy, nor one in a flattened loop whose tiles
-    overhang its rows or columns (their mask then changes with the loop). A persistent program keeps the box that it
-    stores beside it.
+    thread's share is below the 4 bytes of the smallest asynchronous copy, nor one of 8-bit numbers whose rows do not
+    run along the reduction (the tensor cores take it transposed, through registers), nor one in a flattened loop whose
+    tiles overhang its rows or columns (their mask then changes with the loop). A persistent program keeps the box that
+    it stores beside it.
     """
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
-    turns = _steps(batch) // np.maximum(batch.column("unroll"), 1)  # a loop unrolled into one turn is none
+    unroll = np.maximum(batch.column("unroll"), 1).astype(np.int64)
+    turns = _steps(batch) // unroll  # a loop unrolled into one turn is none
     looped = (turns > 1) | (batch.fact("persistent") == 1)
+    flat = batch.column("flatten") == 1
+    bodies = np.where((turns > 1) | ((turns == 1) & looped & ~flat), unroll, 1)  # each with tiles of its own
     looped &= (batch.column("specialize") != 1) | _specializes(op, batch)  # asked for in vain it leaves no pipeline
     stages = np.where(looped, batch.column("stages").astype(np.int64), 1)
     warps = batch.column("warps")
@@ -87,9 +92,10 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
         size = tile * left.dtype.bytes * count
         narrow = np.where(pieced, tile // 3, tile)  # of one operand, its narrowest piece
         copied = (batch.fact(f"align_{side}") >= 16) & (narrow * left.dtype.bytes >= 4 * 32 * warps)
-        copied &= (batch.column("flatten") != 1) | ~_overhang(batch, group)
-        copied &= (batch.fact("summed") == 0) & (left.dtype.bytes > 1)
-        pipeline += np.where(box | copied, copies * size, 0)
+        copied &= ~flat | ~_overhang(batch, group)
+        k_major = batch.fact("trans_a") == 0 if side == "a" else batch.fact("trans_b") == 1
+        copied &= (batch.fact("summed") == 0) & (k_major if left.dtype.bytes == 1 else True)
+        pipeline += np.where(box, bodies, np.where(copied, np.where(flat, 1, bodies), 0)) * copies * size
         widest = np.where(pieced, tile // 3 * 2, tile) if side == "b" else tile
         single = np.maximum(single, np.where(box, widest * left.dtype.bytes, 0))
     stored = bm * bn // np.maximum(batch.column("subtile"), 1) * op.output.dtype.bytes

@@ -130,6 +130,39 @@ def test_failures_alone_leave_the_scores_as_they_are() -> None:
     assert len(tuner.ask(8)) == 8
 
 
+def test_the_search_leaves_a_slope_on_which_everything_fails() -> None:
+    """What scores highest does not run; the search must look elsewhere, not only put it behind the rest."""
+    tuner, measurer = Tuner(OP, TARGET), SyntheticMeasurer(TARGET)
+    sound = tuner.score(tuner.space.sample(np.random.default_rng(0), 2000))
+    limit = float(np.quantile(sound, 0.9))
+    failed = []
+    for _ in range(8):
+        schedules = [p.schedule for p in tuner.ask(8)]
+        scores = Tuner(OP, TARGET).score(ScheduleBatch.of(tuner.sketches, schedules))
+        told = [
+            Measurement(status=Status.OUT_OF_RESOURCES, error="no") if score > limit else measured
+            for score, measured in zip(scores, measurer.measure(OP, schedules), strict=True)
+        ]
+        tuner.tell(schedules, told)
+        failed.append(sum(not m.ok for m in told))
+    assert failed[1] >= 6
+    assert sum(failed[4:]) <= 8  # of 32; put behind the rest only, they were 31
+
+
+def test_promise_is_the_score_until_something_failed() -> None:
+    tuner = Tuner(OP, TARGET)
+    batch = ScheduleBatch.of(tuner.sketches, [p.schedule for p in tuner.ask(16)])
+    np.testing.assert_array_equal(tuner.promise(batch), tuner.score(batch))
+    wide = batch.column("block_n") >= 128
+    assert 0 < wide.sum() < 16
+    failed = Measurement(status=Status.OUT_OF_RESOURCES, error="no")
+    ran = Measurement(status=Status.OK, samples_us=(100.0,))
+    tuner.tell(batch.schedules(), [failed if w else ran for w in wide])
+    doubt = tuner.score(batch) - tuner.promise(batch)
+    assert (doubt >= 0).all()
+    assert doubt[wide].min() > np.log(2) > doubt[~wide].max()
+
+
 def test_bad_input_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"unknown strategy 'luck' .one of annealing, evolutionary, random"):
         Tuner(OP, TARGET, strategy="luck")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autosched.errors import UnsupportedError
+from autosched.sketches.constraints import explain_invalid
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import Rule, State
 from autosched.sketches.rules.load_path import CopyRule, LoadPathRule, StorePathRule
@@ -56,5 +57,13 @@ def derive(op: Op, target: Target, rules: tuple[Rule, ...] = RULES) -> tuple[Ske
 
 
 def default_schedule(op: Op, target: Target, sketches: tuple[Sketch, ...]) -> Schedule:
-    """What an experienced user would try first: the plainest sketch with the knobs' defaults, tiles cut to the op."""
-    return Schedule.of(sketches[0])
+    """What an experienced user would try first: the plainest sketch with the knobs' defaults, tiles cut to the op.
+
+    Narrower where nothing as wide can run: two accumulators of the default tile do not fit the registers.
+    """
+    sketch = sketches[0]
+    plain = Schedule.of(sketch)
+    columns = next(k.values for k in sketch.knobs if k.name == "block_n")
+    narrower = [v for v in reversed(columns) if v < plain.knobs["block_n"] and v & (v - 1) == 0]
+    tried = (plain, *(Schedule.of(sketch, block_n=v) for v in narrower))
+    return next((s for s in tried if explain_invalid(op, target, s) is None), plain)

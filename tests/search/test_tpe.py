@@ -61,14 +61,15 @@ def test_in_a_table_it_is_told_of_the_row_that_it_landed_on() -> None:
     from autosched.search import TPE
 
     space = table_space(rows=300)
-    strategy = TPE(space)
-    seen: set[bytes] = set()
-    batch = space.members()
-    for r in range(8):
-        batch = strategy.propose(8, knob_score, np.random.default_rng([0, r]), seen)
-        seen.update(batch.keys())
-        strategy.observe(batch, np.exp(-0.3 * knob_score(batch)))
-    tail = knob_score(batch).mean()
+    late: list[float] = []
+    for seed in range(2):
+        strategy = TPE(space)
+        seen: set[bytes] = set()
+        for r in range(8):
+            batch = strategy.propose(8, knob_score, np.random.default_rng([seed, r]), seen)
+            seen.update(batch.keys())
+            strategy.observe(batch, np.exp(-0.3 * knob_score(batch)))
+            late += knob_score(batch).tolist() if r >= 4 else []
+        assert strategy.rejected == 0
 
-    assert strategy.rejected == 0
-    assert tail > np.quantile(knob_score(space.members()), 0.7)
+    assert np.mean(late) > np.quantile(knob_score(space.members()), 0.6)

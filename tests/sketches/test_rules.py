@@ -220,6 +220,8 @@ def test_the_default_is_the_plainest_sketch() -> None:
     }
     skinny = gemm(1, 4096, 4096)
     assert default_schedule(skinny, H200, derive(skinny, H200)).knobs["block_m"] == 16
+    gated = gemm(4096, 4096, 4096, epilogue=["swiglu"])  # two accumulators of 128 x 128 do not fit 4 warps
+    assert default_schedule(gated, H200, derive(gated, H200)).knobs["block_n"] == 64
 
 
 def test_an_axis_in_one_tensor_only_is_refused() -> None:

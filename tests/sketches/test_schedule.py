@@ -161,9 +161,19 @@ def test_a_loop_unrolled_into_one_turn_has_no_pipeline() -> None:
     """4 steps: two turns of 2, or one of 4, after which the boxes lie one after the other."""
     op, name = gemm(4096, 4096, 256), "grid.tma-tma.direct-ptr"
     box = 128 * 64 * 2
-    assert bound(op, name, unroll=2) == 3 * 2 * box
+    assert bound(op, name, unroll=2) == 2 * 3 * 2 * box  # each copy of the body has buffers of its own
     assert bound(op, name, unroll=4) == box
-    assert bound(op, "persistent.tma-tma.subtiled-ptr", unroll=4) == 3 * 2 * box  # the loop over tiles remains
+    persistent = "persistent.tma-tma.subtiled-ptr"  # the loop over tiles remains
+    assert bound(op, persistent, unroll=4) == 4 * 3 * 2 * box
+    assert bound(op, persistent, unroll=4, flatten=1) == 3 * 2 * box
+
+
+def test_pointers_to_8_bit_numbers_are_pipelined_where_the_reduction_runs_along_their_rows() -> None:
+    """128 x 64 of a, 64 x 128 of b, a byte each: b is pipelined if stored K-major only."""
+    tile = 128 * 64
+    for layout, tiles in (("nt", 2), ("nn", 1), ("tn", 0)):
+        op = gemm(4096, 4096, 4096, dtype="fp8e4m3", layout=layout)
+        assert bound(op, "grid.ptr-ptr.direct-ptr", stages=3, block_k=64) == 3 * tiles * tile, layout
 
 
 def test_without_a_pipeline_the_pieces_of_a_tile_lie_one_after_the_other() -> None:
