@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from autosched.errors import NotRecordedError
 from autosched.log import LogContents, TuningLog, aligned
@@ -16,25 +18,50 @@ from autosched.sketches.builders import build
 from autosched.sketches.op import Op
 
 SHIPPED_MODEL = "pretrained/xgboost.json"
+T = TypeVar("T")
 
 
 def recorded_devices() -> dict[str, Path]:
     """Folder of the shipped tables of each device, by name."""
-    root = Path(str(resources.files("autosched.tuning_logs") / "recorded"))
+    return _devices("recorded")
+
+
+def teaching_folders() -> dict[str, tuple[Path, ...]]:
+    """Folders of all that ships to train models on, by device: the tables, and the logs of our own runs."""
+    runs = _devices("runs")
+    return {name: (path, *([runs[name]] if name in runs else [])) for name, path in recorded_devices().items()}
+
+
+def _devices(kind: str) -> dict[str, Path]:
+    root = Path(str(resources.files("autosched.tuning_logs") / kind))
     return {p.name: p for p in sorted(root.iterdir()) if p.is_dir()} if root.is_dir() else {}
 
 
 @lru_cache(maxsize=4)
 def recorded_log(device: str) -> LogContents:
-    """Everything that is recorded on a device, sessions of one workload brought to one level.
+    """The tables of a device, sessions of one workload brought to one level.
 
     Raises:
-        NotRecordedError: Nothing is.
+        NotRecordedError: Nothing is recorded there.
     """
-    folders = {name.lower(): path for name, path in recorded_devices().items()}
-    if device.lower() not in folders:
-        raise NotRecordedError(f"no table is recorded on {device!r}", f"recorded: {', '.join(recorded_devices())}")
-    return aligned(TuningLog.read(folders[device.lower()]))
+    return aligned(TuningLog.read(_named(device, recorded_devices())))
+
+
+def teaching_log(device: str) -> LogContents:
+    """The tables of a device and our own runs there, sessions of one workload brought to one level.
+
+    Raises:
+        NotRecordedError: Nothing is recorded there.
+    """
+    return aligned(TuningLog.read(_named(device, teaching_folders())))
+
+
+def _named(device: str, folders: Mapping[str, T]) -> T:
+    """What belongs to a device, whose name's case does not matter."""
+    found = {name.lower(): folder for name, folder in folders.items()}
+    if device.lower() not in found:
+        raise NotRecordedError(f"no table is recorded on {device!r}", f"recorded: {', '.join(folders)}")
+    return found[device.lower()]
 
 
 def recorded_measurer(device: str | None = None) -> ReplayMeasurer:
@@ -74,12 +101,12 @@ def held_out_model(records: list[Record], space: str, seed: int = 0) -> CostMode
 
 
 def held_out_on(device: str, op: Op, seed: int = 0) -> CostModel | None:
-    """A model trained on what is recorded on a device, without the op's iteration space.
+    """A model trained on the tables of a device and our own runs there, without the op's iteration space.
 
     Raises:
         NotRecordedError: Nothing is recorded there.
     """
-    return held_out_model(recorded_log(device).records, op.iteration_space(), seed)
+    return held_out_model(teaching_log(device).records, op.iteration_space(), seed)
 
 
 def base_model(op: Op, measurer: Measurer, seed: int) -> CostModel | None:

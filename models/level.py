@@ -49,6 +49,8 @@ _SCHEDULE_COLUMNS = np.array([i for i, f in enumerate(FEATURES) if f.name not in
 _SERIAL = COLUMN["log2_serial_time"]
 #: Least weight of a row, over that of the best of its workload.
 _LEAST_WEIGHT = 0.05
+#: Rows from which on a workload counts fully.
+_FULL = 250
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,10 @@ def analytic(x: Matrix) -> Vector:
 
 
 def row_weights(data: Dataset, focus: float) -> Vector:
-    """Mean 1; every workload has the same sum, and a row weighs the more the nearer it is to the best.
+    """Mean 1; a row weighs the more the nearer it is to its workload's best.
+
+    Workloads have the same sum, but one of fewer than ``_FULL`` rows has its share of it: the 64 trials of a run, which
+    a model chose, say less than a table.
 
     Args:
         data: Training rows.
@@ -115,7 +120,7 @@ def row_weights(data: Dataset, focus: float) -> Vector:
     for rows in data.groups.values():
         behind = data.y[rows].max() - data.y[rows]
         weight[rows] = np.exp(-behind / focus) + _LEAST_WEIGHT
-        weight[rows] /= weight[rows].sum()
+        weight[rows] *= min(len(rows), _FULL) / weight[rows].sum()
     weight *= len(data) / weight.sum()
     return weight
 

@@ -24,7 +24,7 @@ REASONS: tuple[str, ...] = (
     "split: more parts than steps of the reduction loop",
     "tile: a block holds at most 2^20 elements",
     "subtile: a box to store is narrower than 16 bytes",
-    "specialize: takes effect with 4 warps, 64 rows, boxes, one accumulator, unflattened, with stores through pointers",
+    "specialize: sound with 4 warps, 64 rows, boxes, one accumulator, unflattened, with stores through pointers alone",
     "block_k: a box over the reduction would read into the next matrix of the batch",
     "maxnreg: fewer registers than the accumulator alone takes",
     "sum: a thread has less than one element of the tile",
@@ -145,15 +145,16 @@ def _pieced(widths: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _specializes(op: Op, batch: ScheduleBatch) -> NDArray[np.bool_]:
-    """Whether Triton 3.6 applies warp specialisation on sm_90, as compiled kernels show (others fail).
+    """Whether Triton 3.6 applies warp specialisation on sm_90, as compiled kernels show (others fail), and soundly.
 
-    With two accumulators it was seen to leave whole tiles unwritten on an H200 (the proof found it).
+    On an H200 it was seen to leave whole tiles unwritten with two accumulators (the proof found it), and with tiles of
+    128 rows to hang, twice of twice.
     """
     boxes = (batch.fact("tma_a") == 1) & (batch.fact("tma_b") == 1) & (batch.fact("tma_store") == 0)
     boxes &= ~_pieced(batch.column("block_n")) & (len(op.accumulators) == 1 and not op.factors)
     plain = (batch.column("flatten") != 1) & (batch.column("subtile") <= 1) & (batch.column("unroll") == 1)
-    applied: NDArray[np.bool_] = boxes & plain & (batch.column("warps") == 4) & (batch.column("block_m") >= 64)
-    return applied
+    sound: NDArray[np.bool_] = boxes & plain & (batch.column("warps") == 4) & (batch.column("block_m") == 64)
+    return sound
 
 
 def _sides(op: Op, *, swapped: bool) -> dict[str, int]:

@@ -117,6 +117,27 @@ def test_the_guide_has_not_seen_the_workload(contents: LogContents, op: Op, monk
     assert len(model.data) == sum(r.op != op.spec for r in contents) - (len(contents) // 4 if op in OPS[:2] else 0)
 
 
+def test_a_held_out_guide_learns_from_runs_too(
+    contents: LogContents, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of a device with tables teach; the workload's own rows do not, nor do runs of a device without tables."""
+    alone = OPS[0].key()
+    kept = tmp_path / "runs" / "H200"
+    kept.mkdir(parents=True)
+    (tmp_path / "runs" / "A100").mkdir()
+    for path in tables.rglob("*.jsonl*"):
+        (kept / path.name).write_bytes(path.read_bytes())
+    folders = {"recorded": {p.name: p for p in tables.iterdir()}}
+    folders["runs"] = {p.name: p for p in (tmp_path / "runs").iterdir()}
+    monkeypatch.setattr(recorded, "_devices", folders.__getitem__)
+    assert recorded.teaching_folders() == {"H200": (folders["recorded"]["H200"], kept)}
+    assert len(recorded.teaching_log("h200")) == 2 * len(contents)
+    monkeypatch.setattr(recorded, "create", lambda recipe, seed: Spy())
+    model: Any = recorded.held_out_on("H200", OPS[0])
+    assert set(model.data.spaces) == {op.iteration_space() for op in OPS} - {OPS[0].iteration_space()}
+    assert alone not in {r.key for r in contents if r.key in model.data.groups}
+
+
 def test_the_only_workload_is_guided_by_none_of_its_rows(contents: LogContents) -> None:
     alone = [r for r in contents if r.key == OPS[0].key()]
     assert recorded.held_out_model(alone, OPS[0].iteration_space()) is None

@@ -27,7 +27,8 @@ def _expected() -> set[str]:
         folders[:] = [name for name in folders if name != "__pycache__"]
         relative = Path(folder).relative_to(ROOT)
         found |= {(relative / file).as_posix() for file in files if file.endswith(".py")}
-    for pattern in ("models/**/*.json", "models/**/*.ubj", "tuning_logs/recorded/**/*.jsonl.gz"):
+    logs = [f"tuning_logs/{kind}/**/*.jsonl.gz" for kind in ("recorded", "runs")]
+    for pattern in ("models/**/*.json", "models/**/*.ubj", *logs):
         found |= {f"autosched/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob(pattern)}
     if (ROOT / "tuning_logs" / "README.md").exists():
         found.add("autosched/tuning_logs/README.md")

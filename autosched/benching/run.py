@@ -74,7 +74,7 @@ def bench(
         output: A file that every row is appended to as soon as it is there; nowhere if not given.
         run: Id of this run, which every row bears; a new one if not given.
         log: Where trials are kept, as ``tune_op`` takes it.
-        held_out: Guide each run by a model that is trained on the recorded tables of all other iteration spaces, since
+        held_out: Guide each run by a model that is trained on the tables and runs of all other iteration spaces, since
             the shipped one has seen most of the suite.
         on_row: Called with each row.
         progress: Called as the work goes on.

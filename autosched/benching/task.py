@@ -74,7 +74,7 @@ class Task:
         make: Makes a measurer, not started.
         run: Id of the run.
         log: Where trials are kept, as ``tune_op`` takes it.
-        held_out: Whether the model that guides a run is trained on the recorded tables of all other iteration spaces.
+        held_out: Whether the model that guides a run is trained on the tables and runs of all other iteration spaces.
             The shipped model knows the tables of all, so that it has seen most of the suite.
     """
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,12 +78,16 @@ def test_no_sketch_is_ever_wrong(measurer: LocalMeasurer, name: str) -> None:
     assert sum(r.ok for r in results) >= len(results) // 3
 
 
-def ready(op: Op, name: str, **knobs: int) -> tuple[Callable[..., Any], dict[str, Any], Any]:
-    """The launcher of a schedule, integer operands, and the right answer."""
+def nearest(op: Op, name: str, knobs: dict[str, int]) -> Schedule:
+    """A schedule of the named sketch whose knobs are the nearest that it has."""
     sketch = next(s for s in derive(op, PRESETS["H200"]) if s.name == name)
     domains = {k.name: k for k in sketch.knobs}
-    schedule = Schedule.of(sketch, **{k: domains[k].nearest(v) for k, v in knobs.items() if k in domains})
-    run = load_source(generate(op, schedule))["run"]
+    return Schedule.of(sketch, **{k: domains[k].nearest(v) for k, v in knobs.items() if k in domains})
+
+
+def ready(op: Op, name: str, **knobs: int) -> tuple[Callable[..., Any], dict[str, Any], Any]:
+    """The launcher of a schedule, integer operands, and the right answer."""
+    run = load_source(generate(op, nearest(op, name, knobs)))["run"]
     source = torch.Generator(device="cuda").manual_seed(0)
     tensors = {}
     for operand in op.operands:
@@ -147,6 +155,43 @@ def test_interleaved_graph_replays_are_right(name: str, knobs: dict[str, int]) -
             assert torch.equal(outputs[0], expected)
             assert torch.equal(outputs[1], expected)
         assert eager is None or torch.equal(eager, expected)
+
+
+#: Launches a generated module's kernel until it is killed; says so once the first launches are under way.
+ENDLESS = """
+import runpy, sys, torch
+module = runpy.run_path(sys.argv[1])
+tensors = {
+    name: torch.randint(-4, 5, shape, device="cuda").to(getattr(torch, dtype))
+    for name, (shape, _, dtype) in module["TENSORS"].items() if name != "out"
+}
+module["run"](**tensors)
+torch.cuda.synchronize()
+print("launching", flush=True)
+while True:
+    for _ in range(200):
+        module["run"](**tensors)
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize(("name", "knobs"), WORKSPACES, ids=[f"{n}-{k}" for n, k in WORKSPACES])
+def test_a_launch_after_a_killed_one_is_right(name: str, knobs: dict[str, int], tmp_path: Path) -> None:
+    op = op_of(name)
+    run, tensors, expected = ready(op, name, **{**BASE, **knobs})
+    source = generate(op, nearest(op, name, {**BASE, **knobs})).source
+    (tmp_path / "kernel.py").write_text(source, encoding="utf-8")
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path / "kernel.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "launching\n"
+            mine = run(**tensors)  # beside the other process's launches
+            time.sleep(0.05)
+        finally:
+            child.kill()
+    assert torch.equal(mine, expected)
+    assert all(torch.equal(run(**tensors), expected) for _ in range(20))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8e4m3"])

@@ -30,12 +30,16 @@ def test_distance_counts_from_the_best_quarter() -> None:
     assert Level.from_json(level.to_json()).score(data.x) == pytest.approx(level.score(data.x))
 
 
-def test_weights_are_those_of_the_distance_and_the_same_for_each_workload() -> None:
+def test_weights_are_those_of_the_distance_and_as_large_as_the_workload_up_to_a_table() -> None:
     weight = row_weights(make([0.0, -0.3, 0.0, -0.3, -0.3, -0.3], [0.0] * 6, "aabbbb"), focus=0.3)
     assert weight.mean() == pytest.approx(1.0)
-    assert weight[:2].sum() == pytest.approx(3.0)
+    assert weight[:2].sum() == pytest.approx(2.0)
     assert weight[1] / weight[0] == pytest.approx((np.exp(-1) + 0.05) / 1.05)
     assert weight[3] / weight[2] == pytest.approx((np.exp(-1) + 0.05) / 1.05)
+    tables = row_weights(make([0.0] * 1000, [0.0] * 1000, "a" * 250 + "b" * 700 + "c" * 50), focus=0.3)
+    assert [tables[rows].sum() / tables[:250].sum() for rows in (slice(250, 950), slice(950, 1000))] == (
+        pytest.approx([1.0, 0.2])
+    )
 
 
 def test_distances_are_not_learnt_from_the_size_of_the_workload() -> None:
