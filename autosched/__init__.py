@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from autosched.result import TuningResult as TuningResult
     from autosched.sketches.builders import bmm as bmm
     from autosched.sketches.builders import contraction as contraction
+    from autosched.sketches.builders import conv1d as conv1d
+    from autosched.sketches.builders import conv2d as conv2d
+    from autosched.sketches.builders import conv3d as conv3d
     from autosched.sketches.builders import gemm as gemm
     from autosched.sketches.builders import grouped_gemm as grouped_gemm
     from autosched.sketches.rules import derive as derive
@@ -55,6 +58,9 @@ _PUBLIC = {
     "bench": "autosched.benching.run",
     "bmm": "autosched.sketches.builders",
     "contraction": "autosched.sketches.builders",
+    "conv1d": "autosched.sketches.builders",
+    "conv2d": "autosched.sketches.builders",
+    "conv3d": "autosched.sketches.builders",
     "derive": "autosched.sketches.rules",
     "evaluate": "autosched.offline.evaluation",
     "gemm": "autosched.sketches.builders",

@@ -14,6 +14,26 @@ from autosched.sketches.steps import GATED, STEPS
 
 INT64_MAX = 2**63 - 1
 
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped:
+    """Dimensions that are indexed by other than an axis of their own, and tensors stored in another order than named.
+
+    Attributes:
+        axes: All axes.
+        index: The map of each dimension, by letter; one that is not here is indexed by the axis of its letter.
+        order: Dimensions of a tensor, outermost first in memory, by how they are named; as named if not here.
+        columns: The output's dimension that a bias, or a scale of columns, is indexed by.
+        padded: Inputs whose indices may lie outside, where they read zero.
+    """
+
+    axes: tuple[Axis, ...]
+    index: Mapping[str, Affine]
+    order: Mapping[str, str]
+    columns: str
+    padded: tuple[str, ...] = ()
+
+
 #: What ``scales`` may be: none, one factor for each product operand, one for each row of a and each column of b, or one
 #: for each block of a's rows and each square block of b.
 SCALES = ("", "tensor", "row_column", "block")
@@ -49,26 +69,28 @@ def assemble(
     wanted: Wanted,
     ragged: Ragged | None = None,
     blocks: Mapping[str, int] | None = None,
+    mapped: Mapped | None = None,
 ) -> Op:
-    """A product of two tensors whose every index is one axis, with its epilogue.
+    """A product of two tensors, with its epilogue; every index is one axis, but for what ``mapped`` says.
 
     With scales of blocks, an axis that is cut into blocks is two: which block, and where in the block. The operands of
     the product and the output keep their dimensions, and index them by both.
 
     Args:
         name: For people.
-        extents: Of every axis.
-        inputs: Axes of ``a`` and ``b``, outermost first, one letter an axis.
-        out: Axes of the output.
+        extents: Of every axis, or of every dimension where these are ``mapped``.
+        inputs: Dimensions of both inputs by name, outermost first, one letter each.
+        out: Dimensions of the output.
         wanted: The rest.
         ragged: How rows are dealt out to groups, if they are: a bias, and scales of columns, are then one row a group.
         blocks: Lengths of the blocks by axis, if the op may have scales of blocks.
+        mapped: How dimensions are indexed and stored, if not each by its axis and in its place.
 
     Raises:
         InvalidInputError: A dtype, axis, stride, scale or step that there is not.
         UnsupportedError: A combination that no kernel is generated for.
     """
-    return _Assembly(extents, dict(inputs), out, wanted, ragged, blocks or {}).op(name)
+    return _Assembly(extents, dict(inputs), out, wanted, ragged, blocks or {}, mapped).op(name)
 
 
 class _Assembly:
@@ -82,8 +104,11 @@ class _Assembly:
         wanted: Wanted,
         ragged: Ragged | None,
         blocks: Mapping[str, int],
+        mapped: Mapped | None,
     ) -> None:
         self.extents, self.inputs, self.out, self.wanted, self.ragged = extents, inputs, out, wanted, ragged
+        self.mapped = mapped
+        self.columns = mapped.columns if mapped else out[-1:]
         self.groups = ragged.groups if ragged else ""
         self.blocks = blocks if wanted.scales == "block" else {}
         self.dynamic = tuple(wanted.dynamic)
@@ -107,7 +132,7 @@ class _Assembly:
             self._add("residual", "c", float(wanted.beta))
         for step in wanted.epilogue:
             self._step(step)
-        axes = tuple(axis for x in self.extents for axis in self._axes(x))
+        axes = self.mapped.axes if self.mapped else tuple(axis for x in self.extents for axis in self._axes(x))
         spec = {
             "dtype": self.in_type.name,
             **({"epilogue": list(wanted.epilogue)} if wanted.epilogue else {}),
@@ -158,6 +183,8 @@ class _Assembly:
             )
         if wanted.scales and any(step in GATED for step in wanted.epilogue):
             raise UnsupportedError("scales of a gated pair", "scale before or after it")
+        if wanted.scales == "row_column" and self.mapped:
+            raise UnsupportedError("scales of rows and columns in this op", "scale by tensor")
         if wanted.scales == "block":
             self._check_blocks()
 
@@ -183,6 +210,8 @@ class _Assembly:
         return Axis(outer, extent // block, kind, part_of=letter), Axis(inner, block, kind, part_of=letter)
 
     def _index(self, letter: str) -> Affine:
+        if self.mapped and letter in self.mapped.index:
+            return self.mapped.index[letter]
         if letter not in self.blocks:
             return Affine(((letter, 1),))
         outer, inner = _parts(letter)
@@ -201,7 +230,7 @@ class _Assembly:
                 self._add("scale", f"{label}_scale")
                 continue
             kept = "".join(x for x in self.groups + self.out if x in letters)
-            kind = "column_scale" if self.out[-1] in letters else "row_scale"
+            kind = "column_scale" if self.columns in letters else "row_scale"
             self._add(kind, f"{label}_scale", letters=kept)
 
     def _step(self, step: str) -> None:
@@ -227,7 +256,8 @@ class _Assembly:
 
     def _add(self, kind: str, label: str, factor: float = 1.0, letters: str | None = None) -> None:
         takes = STEPS[kind].takes
-        shapes = {"row": self.groups + self.out[-1:], "column": self.out[:-1], "full": self.out, "scalar": ""}
+        others = "".join(x for x in self.out if x != self.columns)
+        shapes = {"row": self.groups + self.columns, "column": others, "full": self.out, "scalar": ""}
         axes = shapes[str(takes)] if letters is None else letters
         dtype = DTYPES["fp32"] if STEPS[kind].does == "multiply" else _addend(self.in_type, self.out_type)
         self.operands.append(self._tensor(label, axes, dtype))
@@ -253,18 +283,21 @@ class _Assembly:
         strides: Sequence[int] | None,
     ) -> Operand:
         strides = self.strides.get(label) if strides is None else strides
-        if any(x in self.dynamic for x in letters[1:]):
+        order = self.mapped.order.get(letters, letters) if self.mapped else letters
+        if any(x in self.dynamic for x in order[1:]):
             raise UnsupportedError(
                 f"dynamic axis inside {label}[{letters}] makes its strides dynamic",
                 "store it with the dynamic axis outermost",
             )
-        dense = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+        sizes = dict(zip(letters, shape, strict=True))
+        dense = tuple(prod(sizes[x] for x in order[order.index(letter) + 1 :]) for letter in letters)
         chosen = dense if strides is None else tuple(int(s) for s in strides)
         if len(chosen) != len(shape) or any(s < 0 for s in chosen):
             raise InvalidInputError(f"strides {chosen} of {label}[{letters}]", f"give {len(shape)}, none negative")
         if label == "out" and any(s == 0 and n > 1 for s, n in zip(chosen, shape, strict=True)):
             raise InvalidInputError(f"strides {chosen} of the output overlap", "give each element a place of its own")
-        operand = Operand(label, dtype, shape, chosen, index)
+        padded = self.mapped is not None and label in self.mapped.padded
+        operand = Operand(label, dtype, shape, chosen, index, padded)
         if operand.span * dtype.bytes > INT64_MAX:
             raise InvalidInputError(f"{label} of shape {shape} spans more than 2^63 bytes", "use smaller extents")
         return operand

@@ -32,10 +32,11 @@ def box_map(view: MatrixView, operand: Operand, rows: str, columns: str) -> BoxM
     """How a box over two groups lies in ``operand``, or ``None`` where no descriptor describes it.
 
     That is where a group walks the tensor with more than one stride or none of the two with stride 1, where 16 bytes do
-    not divide the other stride, and where matrices of a batch do not follow each other without a gap.
+    not divide the other stride, where matrices of a batch do not follow each other without a gap, and where the tensor
+    is indexed from elsewhere than its first element, or outside.
     """
-    groups = (view.group(rows), view.group(columns))
-    if any(len(g) != 1 for g in groups):
+    groups = (view.walk(rows, operand.name), view.walk(columns, operand.name))
+    if any(len(g) != 1 for g in groups) or not view.is_plain(operand):
         return None
     (row,), (column,) = groups
     outer, inner = row.stride(operand.name), column.stride(operand.name)
@@ -45,10 +46,11 @@ def box_map(view: MatrixView, operand: Operand, rows: str, columns: str) -> BoxM
             continue
         batches = 1
         folded = False
-        if any(a.stride(operand.name) for a in view.batch) and (view.extent("batch") > 1 or view.is_dynamic("batch")):
-            if len(view.batch) != 1 or axes[0].dynamic or view.batch[0].stride(operand.name) != axes[0].extent * big:
+        batch = view.walk("batch", operand.name)
+        if any(a.stride(operand.name) for a in batch) and (view.extent("batch") > 1 or view.is_dynamic("batch")):
+            if len(batch) != 1 or axes[0].dynamic or batch[0].stride(operand.name) != axes[0].extent * big:
                 continue
-            folded, batches = True, view.batch[0].extent
+            folded, batches = True, batch[0].extent
         if batches * axes[0].extent < LARGEST_EXTENT and axes[1].extent < LARGEST_EXTENT:
             return BoxMap(transposed, folded)
     return None

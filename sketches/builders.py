@@ -1,15 +1,17 @@
 """Builders: from the arguments that people give to an :class:`~autosched.sketches.op.Op`.
 
-This is the only module that knows operators by name. A new operator is a function here and a line in ``BUILDERS``.
+This is the only module that knows operators by name. A new operator is a function here, or in a module beside this one
+as ``convolutions``, and a line in ``BUILDERS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
 from autosched.sketches.assembly import EPILOGUES, SCALES, Wanted, assemble
+from autosched.sketches.convolutions import conv1d, conv2d, conv3d
 from autosched.sketches.op import Op, Ragged
 
 __all__ = [
@@ -21,6 +23,9 @@ __all__ = [
     "build",
     "build_named",
     "contraction",
+    "conv1d",
+    "conv2d",
+    "conv3d",
     "gemm",
     "grouped_gemm",
 ]
@@ -302,25 +307,61 @@ def contraction(
     return _with_spec(op, builder="contraction", equation=equation, sizes=dict(extents))
 
 
-#: Operators by the name that people use, with the names of the entries of a shape tuple.
-BUILDERS: dict[str, tuple[Callable[..., Op], tuple[str, ...]]] = {
-    "gemm": (gemm, ("M", "N", "K")),
-    "bmm": (bmm, ("B", "M", "N", "K")),
-    "grouped_gemm": (grouped_gemm, ("G", "M", "N", "K")),
+class Builder(NamedTuple):
+    """An operator that has a name.
+
+    Attributes:
+        make: Its builder, which takes a shape as positional arguments.
+        names: Of the entries of a shape, in their order.
+        optional: How many entries at the end may be left out of a shape that is given by name.
+        extra: Further entries that such a shape may have, keywords of the builder.
+        layout: Where none is asked for.
+    """
+
+    make: Callable[..., Op]
+    names: tuple[str, ...]
+    optional: int = 0
+    extra: tuple[str, ...] = ()
+    layout: str = "nn"
+
+
+_STEPS, _MORE = ("stride", "padding"), ("dilation", "groups")
+#: Operators by the name that people use.
+BUILDERS: dict[str, Builder] = {
+    "gemm": Builder(gemm, ("M", "N", "K")),
+    "bmm": Builder(bmm, ("B", "M", "N", "K")),
+    "grouped_gemm": Builder(grouped_gemm, ("G", "M", "N", "K")),
+    "conv1d": Builder(conv1d, ("N", "C", "W", "K", "S", *_STEPS), 2, _MORE, "nhwc"),
+    "conv2d": Builder(conv2d, ("N", "C", "H", "W", "K", "R", "S", *_STEPS), 2, _MORE, "nhwc"),
+    "conv3d": Builder(conv3d, ("N", "C", "D", "H", "W", "K", "T", "R", "S", *_STEPS), 2, _MORE, "nhwc"),
 }
+
+#: Sizes in a builder's order, or by name.
+Shape = Sequence[int] | Sequence[int | Sequence[int]] | Mapping[str, int] | Mapping[str, int | Sequence[int]]
 
 
 def build_named(
     name: str,
-    shape: Sequence[int] | Mapping[str, int],
+    shape: Shape,
     *,
     dtype: Any = "bf16",
-    layout: str = "nn",
+    layout: str | None = None,
     epilogue: Sequence[str] = (),
     dynamic: Iterable[str] = (),
     scales: str = "",
+    **extra: Any,
 ) -> Op:
     """The op that ``tune_op(name, shape, ...)`` and the command line mean.
+
+    Args:
+        name: Of ``BUILDERS``.
+        shape: Sizes in the builder's order, or by name.
+        dtype: Element type of the inputs.
+        layout: Of the inputs; the operator's usual one if not given.
+        epilogue: Steps on the result.
+        dynamic: Axes whose extent is known only at run time.
+        scales: How inputs are scaled.
+        **extra: Entries of ``Builder.extra``, where the shape is in order.
 
     Raises:
         InvalidInputError: The name is unknown or the shape has the wrong rank or names.
@@ -329,14 +370,24 @@ def build_named(
         raise InvalidInputError(
             f"unknown op {name!r}", f"one of {', '.join(BUILDERS)}, or build one with contraction()"
         )
-    builder, names = BUILDERS[name]
+    builder = BUILDERS[name]
+    names = builder.names
     if isinstance(shape, Mapping):
-        if set(shape) != set(names):
-            raise InvalidInputError(f"shape of {name} has {sorted(shape)}", f"give {', '.join(names)}")
-        shape = [shape[x] for x in names]
+        needed, known = set(names[: len(names) - builder.optional]), {*names, *builder.extra}
+        if not needed <= set(shape) <= known:
+            may = [*names[len(names) - builder.optional :], *builder.extra] if builder.optional else []
+            also = f", and if wanted {', '.join(may)}" if may else ""
+            remedy = f"give {', '.join(x for x in names if x in needed)}{also}"
+            raise InvalidInputError(f"shape of {name} has {sorted(shape)}", remedy)
+        extra |= {x: shape[x] for x in builder.extra if x in shape}
+        defaults = {"stride": 1, "padding": 0}
+        shape = [shape[x] if x in shape else defaults[x] for x in names]
     if len(shape) != len(names):
         raise InvalidInputError(f"shape {tuple(shape)} of {name} has {len(shape)} entries", f"give {','.join(names)}")
-    return builder(*shape, dtype=dtype, layout=layout, epilogue=epilogue, dynamic=dynamic, scales=scales)
+    if unknown := set(extra) - set(builder.extra):
+        raise InvalidInputError(f"{name} has no {sorted(unknown)[0]!r}", "leave it out")
+    layout = layout or builder.layout
+    return builder.make(*shape, dtype=dtype, layout=layout, epilogue=epilogue, dynamic=dynamic, scales=scales, **extra)
 
 
 def build(spec: Mapping[str, Any]) -> Op:
@@ -345,12 +396,7 @@ def build(spec: Mapping[str, Any]) -> Op:
     Raises:
         InvalidInputError: The spec names no builder of this version or holds values that its builder refuses.
     """
-    known: dict[str, Callable[..., Op]] = {
-        "gemm": gemm,
-        "bmm": bmm,
-        "grouped_gemm": grouped_gemm,
-        "contraction": contraction,
-    }
+    known = {**{name: builder.make for name, builder in BUILDERS.items()}, "contraction": contraction}
     arguments = dict(spec)
     builder = known.get(arguments.pop("builder", None))
     if builder is None:

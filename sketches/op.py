@@ -11,6 +11,8 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
+import numpy as np
+
 from autosched.errors import InvalidInputError
 from autosched.sketches.dtypes import DType
 
@@ -71,6 +73,11 @@ class Affine:
             step *= extents[name]
         return self.axes if self.const == 0 and self.divisor == 1 else ()
 
+    def reach(self, extents: Mapping[str, int]) -> tuple[int, int]:
+        """Smallest and largest value, before the division, over all indices of its axes."""
+        ends = [coefficient * (extents[name] - 1) for name, coefficient in self.terms]
+        return self.const + sum(min(e, 0) for e in ends), self.const + sum(max(e, 0) for e in ends)
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -111,8 +118,22 @@ class Operand:
         """Names of all axes that index it."""
         return frozenset(name for expr in self.index for name in expr.axes)
 
+    @property
+    def start(self) -> int:
+        """Elements from the first one to that at index 0 of every axis; dimensions with a divisor do not count."""
+        pairs = zip(self.strides, self.index, strict=True)
+        return sum(stride * expr.const for stride, expr in pairs if expr.divisor == 1)
+
+    def guarded(self, extents: Mapping[str, int]) -> tuple[int, ...]:
+        """Dimensions whose index may lie outside the tensor, or on no element of it, where the operand reads zero."""
+        return tuple(
+            i
+            for i, (size, expr) in enumerate(zip(self.shape, self.index, strict=True))
+            if expr.divisor > 1 or not _inside(expr.reach(extents), size)
+        )
+
     def stride_of(self, axis: str) -> int:
-        """Elements between neighbours along ``axis`` (0 if it does not index the operand)."""
+        """Elements between neighbours along ``axis`` (0 if it does not index the operand), before any division."""
         return sum(
             stride * coefficient
             for stride, expr in zip(self.strides, self.index, strict=True)
@@ -205,6 +226,16 @@ class Op:
     ragged: Ragged | None = None
     spec: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
 
+    def __post_init__(self) -> None:
+        for operand in (*self.operands, self.output):
+            outside = () if operand.zero_padded else operand.guarded(self.extents)
+            if outside:
+                raise InvalidInputError(
+                    f"index {_affine_key(operand.index[outside[0]])} of {operand.name} leaves its "
+                    f"{operand.shape[outside[0]]} elements",
+                    "make the axes shorter, or the operand zero_padded",
+                )
+
     def axis(self, name: str) -> Axis:
         """The axis called ``name``."""
         return next(a for a in self.axes if a.name == name)
@@ -227,10 +258,13 @@ class Op:
     def flops(self) -> int:
         """Multiplications and additions of the products, 2 for each point of the iteration space.
 
-        A row belongs to one group, so that groups are no dimension of that space.
+        A row belongs to one group, so that groups are no dimension of that space. Points at which an operand reads
+        zero because its index lies outside do not count.
         """
         groups = self.ragged.groups if self.ragged else None
-        return 2 * len(self.products) * prod(a.extent for a in self.axes if a.name != groups)
+        axes = [a.name for a in self.axes if a.name != groups]
+        pairs = [[self.operand(x) for x in (p.left, p.right)] for p in self.products]
+        return 2 * sum(_points(axes, self.extents, operands) for operands in pairs)
 
     @cached_property
     def compulsory_bytes(self) -> tuple[int, int]:
@@ -239,8 +273,12 @@ class Op:
         return read, prod(self.output.shape) * self.output.dtype.bytes
 
     def read_elements(self, operand: Operand) -> int:
-        """Elements of an input that must be read; of what each group has, that of as many groups as there are rows."""
-        elements, ragged = prod(operand.shape), self.ragged
+        """Elements of an input that must be read: those that an index reaches.
+
+        Of what each group of ragged rows has, that of as many groups as there are rows.
+        """
+        pairs = zip(operand.shape, operand.index, strict=True)
+        elements, ragged = prod(_reached(expr, size, self.extents) for size, expr in pairs), self.ragged
         if ragged is None or operand.name == ragged.offsets or ragged.groups not in operand.axes:
             return elements
         groups = self.extents[ragged.groups]
@@ -288,16 +326,63 @@ class Op:
         index = "".join(_affine_key(expr) for expr in o.index)
         dense = _dense_strides(o.shape)
         strides = "" if o.strides == dense else "@" + "x".join(map(str, o.strides))
-        return f"{o.name}[{index}]{o.dtype.name}{strides}"
+        sizes = [prod(self.extents[name] for name in expr.merged(self.extents)) for expr in o.index]
+        covered = all(expr.merged(self.extents) for expr in o.index) and sizes == list(o.shape)
+        shape = "" if covered else ":" + "x".join(map(str, o.shape))  # else the axes say how large it is
+        return f"{o.name}[{index}]{o.dtype.name}{shape}{strides}"
 
 
 def _affine_key(expr: Affine) -> str:
     if expr.single is not None:
         return expr.single
-    body = "+".join(name if c == 1 else f"{c}{name}" for name, c in expr.terms)
+    body = "+".join(name if c == 1 else f"{c}{name}" for name, c in expr.terms).replace("+-", "-")
     body += f"{expr.const:+d}" if expr.const else ""
     return f"({body})" + (f"/{expr.divisor}" if expr.divisor > 1 else "")
 
 
 def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _inside(reach: tuple[int, int], size: int) -> bool:
+    return reach[0] >= 0 and reach[1] < size
+
+
+def _values(expr: Affine, axes: tuple[str, ...], extents: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The affine value before the division at every index of ``axes``, one dimension an axis."""
+    value = np.full((1,) * len(axes), expr.const, np.int64)
+    for name, coefficient in expr.terms:
+        shape = [-1 if x == name else 1 for x in axes]
+        value = value + coefficient * np.arange(extents[name]).reshape(shape)
+    return value
+
+
+def _reached(expr: Affine, size: int, extents: Mapping[str, int]) -> int:
+    """How many of ``size`` indices an affine map reaches."""
+    if expr.merged(extents):
+        return prod(extents[name] for name in expr.axes)
+    values = np.unique(_values(expr, expr.axes, extents))
+    values = values[(values % expr.divisor == 0) & (values >= 0) & (values < size * expr.divisor)]
+    return len(values)
+
+
+def _points(names: list[str], extents: Mapping[str, int], operands: list[Operand]) -> int:
+    """Points of the space of the named axes at which no operand's index lies outside.
+
+    Guards that share axes are counted together.
+    """
+    guards = [(o.index[i], o.shape[i]) for o in operands for i in o.guarded(extents)]
+    clusters: list[list[tuple[Affine, int]]] = []
+    for guard in guards:
+        shared = [c for c in clusters if any(set(expr.axes) & set(guard[0].axes) for expr, _ in c)]
+        clusters = [c for c in clusters if c not in shared] + [[guard, *(g for c in shared for g in c)]]
+    count, counted = 1, set[str]()
+    for cluster in clusters:
+        axes = tuple(dict.fromkeys(name for expr, _ in cluster for name in expr.axes))
+        inside = np.ones([extents[name] for name in axes], bool)
+        for expr, size in cluster:
+            values = _values(expr, axes, extents)
+            inside &= (values % expr.divisor == 0) & (values >= 0) & (values < size * expr.divisor)
+        count *= int(inside.sum())
+        counted.update(axes)
+    return count * prod(extents[name] for name in names if name not in counted)

@@ -6,11 +6,12 @@ Generator and reference share the maps, so the tests hold the reference itself a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import UnsupportedError
-from autosched.sketches.op import EpilogueStep, Op, Operand, Product
+from autosched.sketches.op import Affine, EpilogueStep, Op, Operand, Product
 from autosched.sketches.steps import STEPS
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ def reference_fp32(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     Sums of integers are exact in fp64, which is what they are returned in where no epilogue follows.
 
     Args:
-        op: The op; every index map must be a single axis, or axes walked as one.
+        op: The op; every index map of its output must be a single axis, or axes walked as one.
         tensors: Every input by name, as stored.
 
     Raises:
-        UnsupportedError: An index map is of another kind, or a factor belongs to neither operand of its product.
+        UnsupportedError: The output's maps are of another kind, or a factor belongs to neither operand of its product.
     """
     import torch
 
@@ -66,7 +67,7 @@ def _product(op: Op, product: Product, tensors: Mapping[str, torch.Tensor], wide
     out = _subscript(op, op.output, letters)
     ragged = op.ragged
     if ragged is None:
-        values = [_opened(op, o, tensors[o.name]).to(wide) for o in (left, right)]
+        values = [_opened(op, o, tensors[o.name].to(wide)) for o in (left, right)]
         for factor in map(op.operand, product.factors):
             side = next((i for i, o in enumerate((left, right)) if factor.axes <= o.axes), None)
             if side is None:
@@ -116,21 +117,42 @@ def reference(op: Op, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 def _subscript(op: Op, tensor: Operand, letters: Mapping[str, str]) -> str:
     """A letter for each axis of the tensor, as :func:`_opened` has them."""
-    axes = [expr.merged(op.extents) for expr in tensor.index]
-    if not all(axes):
+    if tensor is op.output and not all(expr.merged(op.extents) for expr in tensor.index):
         raise UnsupportedError(
             f"index maps of {tensor.name} are no axes, or axes walked with gaps", "no reference is known for it yet"
         )
-    return "".join(letters[name] for names in axes for name in names)
+    return "".join(letters[name] for expr in tensor.index for name in expr.axes)
 
 
 def _opened(op: Op, operand: Operand, tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` with a dimension for each axis where one dimension is indexed by several."""
+    """``tensor`` with a dimension for each axis where one dimension is indexed by several, or by a map of an axis.
+
+    It repeats what several indices of the axes read, and has zeros where an index lies outside.
+    """
     for place, expr in reversed(list(enumerate(operand.index))):
-        if len(expr.terms) > 1:
-            extents = [op.extents[name] for name in expr.axes]
-            tensor = tensor.view(*tensor.shape[:place], *extents, *tensor.shape[place + 1 :])
+        if expr.single is not None and (
+            op.axis(expr.single).dynamic or op.extents[expr.single] == operand.shape[place]
+        ):
+            continue
+        extents = [op.extents[name] for name in expr.axes]
+        if not expr.merged(op.extents) or prod(extents) != operand.shape[place]:
+            tensor = _read(tensor, place, expr, extents)
+        tensor = tensor.view(*tensor.shape[:place], *extents, *tensor.shape[place + 1 :])
     return tensor
+
+
+def _read(tensor: torch.Tensor, place: int, expr: Affine, extents: list[int]) -> torch.Tensor:
+    """What a map reads along one dimension at every index of its axes, as one dimension; zero outside."""
+    import torch
+
+    value = torch.tensor(expr.const, device=tensor.device)
+    for (_, coefficient), extent in zip(expr.terms, extents, strict=True):
+        value = value[..., None] + coefficient * torch.arange(extent, device=tensor.device)
+    size, value = tensor.shape[place], value.flatten()
+    inside = (value % expr.divisor == 0) & (value >= 0) & (value < size * expr.divisor)
+    found = tensor.index_select(place, torch.where(inside, value // expr.divisor, 0))
+    kept = inside.view(-1, *[1] * (tensor.dim() - place - 1))
+    return torch.where(kept, found, torch.zeros((), dtype=found.dtype, device=found.device))
 
 
 def _closed(operand: Operand, tensor: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from math import gcd, prod
@@ -32,8 +32,13 @@ class FusedAxis:
         """Names of its axes, joined."""
         return "".join(self.axes)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one index, whatever the op is launched on."""
+        return self.extent == 1 and not self.dynamic
+
     def stride(self, tensor: str) -> int:
-        """Element stride in ``tensor``."""
+        """Element stride in ``tensor``, before any division of the index."""
         return dict(self.strides)[tensor]
 
 
@@ -47,6 +52,7 @@ class MatrixView:
         n: Columns of a tile.
         k: Axes that are summed over.
         swapped: Whether the rows are the right operand's: the transpose of the product as it is written.
+        guards: Operands whose indices may lie outside, each with the axes that tell whether they do.
     """
 
     batch: tuple[FusedAxis, ...]
@@ -54,10 +60,11 @@ class MatrixView:
     n: tuple[FusedAxis, ...]
     k: tuple[FusedAxis, ...]
     swapped: bool = False
+    guards: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def transposed(self) -> MatrixView:
         """The same product with rows and columns exchanged."""
-        return MatrixView(self.batch, self.n, self.m, self.k, not self.swapped)
+        return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
     def left(self, product: Product) -> str:
         """The operand that gives the rows."""
@@ -75,6 +82,24 @@ class MatrixView:
         """The fused axes of one group."""
         axes: tuple[FusedAxis, ...] = getattr(self, group)
         return axes
+
+    def walk(self, group: str, tensor: str) -> tuple[FusedAxis, ...]:
+        """The axes of one group as one tensor walks them: those whose strides nest in it are one.
+
+        Axes that guard the tensor stay alone.
+        """
+        alone = dict(self.guards).get(tensor, ())
+        found: list[FusedAxis] = []
+        for axis in self.group(group):
+            own = FusedAxis(axis.axes, axis.extent, ((tensor, axis.stride(tensor)),), axis.dynamic)
+            apart = not found or any(name in alone for name in (*found[-1].axes, *own.axes))
+            merged = None if apart else _nested(found[-1], own)
+            found[-1:] = [found[-1], own] if merged is None and found else [merged or own]
+        return tuple(found)
+
+    def is_plain(self, operand: Operand) -> bool:
+        """Whether index 0 of every axis is an operand's first element, and no index lies outside."""
+        return operand.name not in dict(self.guards) and operand.start == 0
 
     def is_dynamic(self, group: str) -> bool:
         """Whether the group's extent is known only at run time."""
@@ -97,12 +122,14 @@ class MatrixView:
         strides = [
             a.stride(tensor.name) for g in ("batch", "m", "n", "k") for a in self.group(g) if a.extent > 1 or a.dynamic
         ]
-        strides = [s for s in strides if s]
-        if not strides:
+        strides = [abs(s) for s in strides if s]
+        if not strides and tensor.start == 0:
             return 16
         if 1 not in strides:
             return 1
-        return gcd(16, *(s * tensor.dtype.bytes for s in strides if s != 1))
+        rest = [s for s in strides if s != 1] + [1] * (strides.count(1) - 1)  # a second one moves the start of a row
+        rest += [s for s, expr in zip(tensor.strides, tensor.index, strict=True) if expr.divisor > 1]
+        return gcd(16, *(s * tensor.dtype.bytes for s in (*rest, tensor.start)))
 
 
 def matrix_views(op: Op) -> tuple[MatrixView, ...]:
@@ -110,10 +137,10 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
 
     An axis that indexes both inputs and the output is batch, and so are the groups of ragged rows, which index the
     right alone; left and output M; right and output N; both inputs alone K. All products must agree. An op with an axis
-    of another kind, or whose index maps are neither single axes nor axes walked as one, has none.
+    of another kind has none, nor has one in which others than the products' operands may be read outside.
     """
-    tensors = (*op.operands, op.output)
-    if not all(expr.merged(op.extents) for t in tensors for expr in t.index):
+    guards = _guards(op)
+    if not {name for name, _ in guards} <= {name for p in op.products for name in (p.left, p.right)}:
         return ()
     groups: dict[str, list[Axis]] = {"batch": [], "m": [], "n": [], "k": []}
     for axis in op.axes:
@@ -121,8 +148,20 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
         if len(roles) != 1 or None in roles:
             return ()
         groups[str(roles.pop())].append(axis)
-    fused = {name: _fuse(op, axes) for name, axes in groups.items()}
-    return (MatrixView(fused["batch"], fused["m"], fused["n"], fused["k"]),)
+    alone = {name for _, names in guards for name in names}
+    fused = {name: _fuse(op, axes, alone) for name, axes in groups.items()}
+    return (MatrixView(fused["batch"], fused["m"], fused["n"], fused["k"], guards=guards),)
+
+
+def _guards(op: Op) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The axes of more than one index in those dimensions of each tensor whose indices may lie outside it."""
+    found = []
+    for tensor in (*op.operands, op.output):
+        axes = [name for i in tensor.guarded(op.extents) for name in tensor.index[i].axes]
+        kept = dict.fromkeys(name for name in axes if op.extents[name] > 1 or op.axis(name).dynamic)
+        if tensor.guarded(op.extents):
+            found.append((tensor.name, tuple(kept)))
+    return tuple(found)
 
 
 def run_length(op: Op, view: MatrixView, group: str, tensors: Iterable[str]) -> int:
@@ -144,20 +183,39 @@ def _role(op: Op, axis: str, left: str, right: str) -> str | None:
     }.get(indexed)
 
 
-def _fuse(op: Op, axes: list[Axis]) -> tuple[FusedAxis, ...]:
-    """Merges neighbours whose strides nest in every tensor but factors; the first axis of a run may be dynamic."""
+def _fuse(op: Op, axes: list[Axis], alone: Collection[str]) -> tuple[FusedAxis, ...]:
+    """Merges neighbours whose strides nest in every tensor but factors, unless one of them must stay alone.
+
+    The first axis of a run may be dynamic.
+    """
     tensors = [o for o in (*op.operands, op.output) if o.name not in op.factors]
     # A later tensor of stride order decides which axis is the inner one: outermost first by the output, else the left.
     key_tensor = op.output if axes and axes[0].name in op.output.axes else op.operand(op.products[0].left)
-    ordered = sorted(axes, key=lambda a: -key_tensor.stride_of(a.name))
+    ordered = sorted(axes, key=lambda a: -abs(key_tensor.stride_of(a.name)))
     fused: list[FusedAxis] = []
     for axis in ordered:
-        strides = {t.name: t.stride_of(axis.name) for t in tensors}
-        last = fused[-1] if fused else None
-        if last and not axis.dynamic and all(last.stride(t) == s * axis.extent for t, s in strides.items()):
-            fused[-1] = FusedAxis(
-                (*last.axes, axis.name), last.extent * axis.extent, tuple(strides.items()), last.dynamic
-            )
-        else:
-            fused.append(FusedAxis((axis.name,), axis.extent, tuple(strides.items()), axis.dynamic))
+        strides = tuple((t.name, t.stride_of(axis.name)) for t in tensors)
+        own = FusedAxis((axis.name,), axis.extent, strides, axis.dynamic)
+        apart = not fused or any(name in alone for name in (*fused[-1].axes, axis.name))
+        may_join = fused and (not apart or fused[-1].is_single or own.is_single)
+        merged = _joined(fused[-1], own) if may_join else None
+        fused[-1:] = [fused[-1], own] if merged is None and fused else [merged or own]
     return tuple(fused)
+
+
+def _joined(outer: FusedAxis, inner: FusedAxis) -> FusedAxis | None:
+    """Both as one axis: their strides nest, or one of them has a single index, which adds nothing."""
+    nested = _nested(outer, inner)
+    if nested is not None:
+        return nested
+    for single, other in ((outer, inner), (inner, outer)):
+        if single.is_single:
+            return FusedAxis((*outer.axes, *inner.axes), other.extent, other.strides, other.dynamic)
+    return None
+
+
+def _nested(outer: FusedAxis, inner: FusedAxis) -> FusedAxis | None:
+    """Both as one axis with the inner one's strides, if the outer one's strides step over the inner one."""
+    if inner.dynamic or any(outer.stride(tensor) != s * inner.extent for tensor, s in inner.strides):
+        return None
+    return FusedAxis((*outer.axes, *inner.axes), outer.extent * inner.extent, inner.strides, outer.dynamic)

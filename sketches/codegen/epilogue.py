@@ -63,7 +63,7 @@ def emit_epilogue(node: ChainEpilogue, k: Kernel, piece: Piece) -> None:
 
 def tile_pointers(k: Kernel, tensor: Operand, piece: Piece) -> tuple[str, str]:
     """Pointers to the piece's elements of ``tensor`` and their bounds, over the groups that index it."""
-    pointers, bounds = f"{k.pointer(tensor)}{k.batch_offset(tensor)}", []
+    pointers, bounds = k.base(tensor), []
     for group, index, block, axis in (
         ("m", piece.rows, piece.block_m, "[:, None]"),
         ("n", piece.columns, piece.block_n, "[None, :]"),

@@ -212,7 +212,7 @@ class Kernel:
         outer, inner = (host_extent(self.op, self.view, g) for g in groups)
         if folded:
             outer = f"{self.host_batches()} * {outer}"
-        strides = [self.view.group(g)[0].stride(tensor.name) for g in groups]
+        strides = [self.view.walk(g, tensor.name)[0].stride(tensor.name) for g in groups]
         return Box(tensor.name, (outer, inner), (strides[0], strides[1]), block)
 
     # -- shape of the tile ----------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Kernel:
     def offset(self, tensor: Operand, group: str, index: str) -> str:
         """Element offset of ``index`` along ``group`` in ``tensor``; empty if the group does not index it."""
         wide = tensor.span > INT32_ELEMENTS or self.view.is_dynamic(group)  # a dynamic group may grow
-        return walk(self.view.group(group), tensor.name, f"{index}.to(tl.int64)" if wide else index)
+        return walk(self.view.walk(group, tensor.name), tensor.name, f"{index}.to(tl.int64)" if wide else index)
 
     def indexes(self, tensor: Operand, group: str) -> bool:
         """Whether any axis of the group indexes ``tensor``."""
@@ -296,6 +296,11 @@ class Kernel:
             return ""
         offset = self.offset(tensor, "batch", "batch")
         return f" + {offset}" if offset else ""
+
+    def base(self, tensor: Operand) -> str:
+        """Pointer to a tensor's element at index 0 of every axis but the batch's."""
+        start = f" {'+' if tensor.start > 0 else '-'} {abs(tensor.start)}" if tensor.start else ""
+        return f"{self.pointer(tensor)}{start}{self.batch_offset(tensor)}"
 
     def bounds(self, indices: Sequence[tuple[str, str, int, str]]) -> str:
         """``mask=..., `` keyword for (group, index, block, ``[:, None]``-like slice); empty where nothing overhangs."""

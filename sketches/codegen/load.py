@@ -10,6 +10,7 @@ from functools import singledispatch
 
 from autosched.sketches.box import box_map
 from autosched.sketches.codegen.copy import emit_copy
+from autosched.sketches.codegen.gather import Gather
 from autosched.sketches.codegen.kernel import WHOLE, Kernel, Span, along, load
 from autosched.sketches.nodes import CopiedLoad, Load, PointerLoad, TmaLoad
 
@@ -29,16 +30,25 @@ def emit_step(node: Load, k: Kernel) -> None:
 @emit_prologue.register
 def _pointer_prologue(node: PointerLoad, k: Kernel) -> None:
     tensor, group = k.op.operand(node.operand), node.fixed
+    if _scattered(node, k):
+        for gather in _gathers(node, k):
+            gather.emit_prologue()
+        return
     for span in _spans(node, k):
         name = node.operand + span.suffix
         k.line(f"{name}_{group} = {k.place(group, span)} + tl.arange(0, {k.width(group, span)})")
         offset = k.offset(tensor, group, f"{name}_{group}")
-        base = f"{k.pointer(tensor)}{k.batch_offset(tensor)}"
-        k.line(f"{name}_base = {base}" + (f" + {along(offset, _axis(node, group))}" if offset else ""))
+        k.line(f"{name}_base = {k.base(tensor)}" + (f" + {along(offset, _axis(node, group))}" if offset else ""))
 
 
 @emit_step.register
 def _pointer_step(node: PointerLoad, k: Kernel) -> None:
+    if _scattered(node, k):
+        gathers = _gathers(node, k)
+        gathers[0].emit_indices()
+        for gather in gathers:
+            gather.emit_step(_caching(node, k))
+        return
     tensor, group = k.op.operand(node.operand), node.fixed
     block = k.knob("block_k")
     k.line(f"{node.operand}_k = k0 + tl.arange(0, {block})")
@@ -83,6 +93,18 @@ def _copied_prologue(node: CopiedLoad, k: Kernel) -> None:
 @emit_step.register
 def _copied_step(node: CopiedLoad, k: Kernel) -> None:
     _boxes(node, k, folded=k.batched)
+
+
+def _scattered(node: PointerLoad, k: Kernel) -> bool:
+    """Whether a group walks the operand with several strides, or some indices lie outside."""
+    several = any(len(k.view.walk(group, node.operand)) > 1 for group in (node.fixed, "k"))
+    return several or node.operand in dict(k.view.guards)
+
+
+def _gathers(node: PointerLoad, k: Kernel) -> list[Gather]:
+    """The gather of each piece."""
+    tensor, group = k.op.operand(node.operand), node.fixed
+    return [Gather(k, tensor, group, _axis(node, group), _axis(node, "k"), span) for span in _spans(node, k)]
 
 
 def _caching(node: PointerLoad, k: Kernel) -> str:

@@ -17,7 +17,7 @@ from autosched.sketches.nodes import (
     TmaLoad,
     TmaStore,
 )
-from autosched.sketches.op import Op
+from autosched.sketches.op import Op, Operand
 from autosched.sketches.rules.base import State
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target
@@ -95,15 +95,18 @@ def _straddles(op: Op, view: MatrixView, load: Load) -> bool:
     """Whether an operand is described by boxes whose rows begin in the midst of cache lines."""
     operand = op.operand(load.operand)
     box = box_map(view, operand, load.rows, load.columns)
-    if box is None or not _may_copy(view, load.fixed):
+    if box is None or not _may_copy(view, operand, load.fixed):
         return False
-    (axis,) = view.group(load.columns if box.transposed else load.rows)
+    (axis,) = view.walk(load.columns if box.transposed else load.rows, operand.name)
     return axis.stride(operand.name) * operand.dtype.bytes % LINE != 0
 
 
-def _may_copy(view: MatrixView, outer: str) -> bool:
+def _may_copy(view: MatrixView, operand: Operand, outer: str) -> bool:
     """Whether rows along ``outer`` are enough, known, and one walk, so that a copy of them can be addressed."""
-    if any(len(view.group(g)) != 1 for g in (outer, "k")) or len(view.batch) > 1 or view.extent(outer) < WORTH_COPYING:
+    walks = [view.walk(g, operand.name) for g in (outer, "k")]
+    if any(len(axes) != 1 for axes in walks) or len(view.batch) > 1 or view.extent(outer) < WORTH_COPYING:
+        return False
+    if not view.is_plain(operand):
         return False
     if view.is_dynamic("k") or view.is_dynamic("batch"):
         return False
@@ -117,7 +120,7 @@ def _needs_copy(op: Op, view: MatrixView, load: Load) -> bool:
     side is not worth a copy.
     """
     operand = op.operand(load.operand)
-    if not _may_copy(view, load.fixed):
+    if not _may_copy(view, operand, load.fixed):
         return False
     box = box_map(view, operand, load.rows, load.columns)
     return box is None or (operand.dtype.bytes != 2 and box.transposed != (load.rows == "k"))

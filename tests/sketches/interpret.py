@@ -133,8 +133,8 @@ def _resized(op: Op, sizes: Mapping[str, int]) -> Op:
 
     spec = dict(op.spec)
     if spec["builder"] in BUILDERS:
-        names = BUILDERS[spec["builder"]][1]
-        spec["shape"] = [max(1, sizes.get(x, n)) for x, n in zip(names, spec["shape"], strict=True)]
+        names = BUILDERS[spec["builder"]].names
+        spec["shape"] = [max(1, sizes[x]) if x in sizes else n for x, n in zip(names, spec["shape"], strict=True)]
     else:
         spec["sizes"] = {x: max(1, sizes.get(x, n)) for x, n in spec["sizes"].items()}
     return build(spec)

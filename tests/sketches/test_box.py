@@ -40,7 +40,7 @@ def boxes(op: Op, *, swapped: bool = False) -> dict[str, BoxMap | None]:
         (contraction("mk,kn->nm", {"m": 64, "k": 64, "n": 64}), {"a": PLAIN, "b": PLAIN, "out": TURNED}),
         (contraction("mk,kn->nm", {"m": 63, "k": 64, "n": 64}), {"a": PLAIN, "b": PLAIN, "out": None}),
         (contraction("mxk,kn->mxn", {"m": 4, "x": 8, "k": 64, "n": 64}), {"a": PLAIN, "out": PLAIN}),  # m and x fuse
-        (contraction("xmk,kn->mxn", {"m": 4, "x": 8, "k": 64, "n": 64}), {"a": None, "b": PLAIN, "out": None}),
+        (contraction("xmk,kn->mxn", {"m": 4, "x": 8, "k": 64, "n": 64}), {"a": None, "b": PLAIN, "out": PLAIN}),
         (gemm(64, 64, 64, layout="nt", dynamic=["M"]), {"a": PLAIN, "b": TURNED, "out": PLAIN}),
     ],
 )
