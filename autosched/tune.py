@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from autosched.recorded import base_model, shipped_model
 from autosched.result import TuningResult
 from autosched.search import STRATEGIES, check_strategy
 from autosched.session import Session
-from autosched.sketches.builders import build_named
+from autosched.sketches.builders import Shape, build_named
 from autosched.sketches.op import Op
 from autosched.sketches.target import Target, parse_target
 from autosched.tuner import Tuner
@@ -27,7 +27,7 @@ from autosched.tuner import Tuner
 
 def tune_op(
     op: Op | str,
-    shape: Sequence[int] | Mapping[str, int] | None = None,
+    shape: Shape | None = None,
     budget: int | Budget = 64,
     *,
     dtype: Any = None,
@@ -48,10 +48,11 @@ def tune_op(
 
     Args:
         op: A name of ``BUILDERS`` (then ``shape`` says its size), or an ``Op``.
-        shape: ``(M, N, K)`` for gemm, or a dict with those names.
+        shape: ``(M, N, K)`` for gemm, ``(N, C, H, W, K, R, S, stride, padding)`` for conv2d, or a dict with those
+            names (and ``dilation`` and ``groups``).
         budget: Trials, or a ``Budget``; 0 asks the model alone and measures nothing.
         dtype: Element type of the inputs, bf16 if not given.
-        layout: Layout of the inputs, ``nn`` if not given.
+        layout: Layout of the inputs; ``nn``, ``nhwc`` for convolutions, if not given.
         epilogue: Steps on the result.
         scales: Factors of both inputs, ``tensor``, ``row_column`` or ``block`` (see ``gemm``); none if not given.
         target: The device; the measurer's own if not given.
@@ -118,7 +119,7 @@ def tune_op(
 
 def _resolve(
     op: Op | str,
-    shape: Sequence[int] | Mapping[str, int] | None,
+    shape: Shape | None,
     dtype: Any,
     layout: str | None,
     epilogue: Sequence[str] | None,
@@ -131,9 +132,7 @@ def _resolve(
         return op
     if shape is None:
         raise UsageError(f"op {op!r} without a shape", "give shape=(M, N, K)")
-    return build_named(
-        op, shape, dtype=dtype or "bf16", layout=layout or "nn", epilogue=epilogue or (), scales=scales or ""
-    )
+    return build_named(op, shape, dtype=dtype or "bf16", layout=layout, epilogue=epilogue or (), scales=scales or "")
 
 
 def _aim(target: Target | str | None, measurer: Measurer | None) -> Target | None:

@@ -33,7 +33,7 @@ from autosched.measure.local import LocalMeasurer
 from autosched.record import Measurement, Record
 from autosched.recorded import shipped_model
 from autosched.session import header_line, vendor_line
-from autosched.sketches.builders import build_named
+from autosched.sketches.builders import BUILDERS, build_named
 from autosched.sketches.op import Op
 from autosched.sketches.rules import default_schedule, derive
 from autosched.sketches.schedule import Schedule
@@ -150,7 +150,7 @@ def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Name
 def workload(text: str) -> tuple[str, Op]:
     """File name and op of a workload as the command line writes it."""
     kind, shape, *rest = text.split(":")
-    usual = ("bf16", "nn", "", "")
+    usual = ("bf16", BUILDERS[kind].layout if kind in BUILDERS else "nn", "", "")
     dtype, layout, epilogue, scales = (given or default for given, default in zip_longest(rest, usual, fillvalue=""))
     extents = tuple(int(x) for x in shape.split(","))
     steps = [x for x in epilogue.split(",") if x]

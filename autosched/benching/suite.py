@@ -7,7 +7,7 @@ from importlib import resources
 
 import msgspec
 
-from autosched.errors import InvalidInputError, UnsupportedError
+from autosched.errors import InvalidInputError
 from autosched.sketches.builders import build_named
 from autosched.sketches.op import Op
 
@@ -76,9 +76,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Raises:
             InvalidInputError: This version has no such op, or its builder refuses the arguments.
         """
-        if self.groups > 1:
-            raise UnsupportedError(f"{self.label}: groups are not served yet", "measure the ungrouped workloads")
-        scales = {"scales": self.scales} if self.scales else {}
+        groups = {"groups": self.groups} if self.groups > 1 else {}
         return build_named(
             self.op,
             self.shape,
@@ -86,7 +84,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             layout=self.layout,
             epilogue=self.epilogue,
             dynamic=self.dynamic,
-            **scales,
+            scales=self.scales,
+            **groups,
         )
 
 

@@ -62,10 +62,23 @@ def tune(
     context: typer.Context,
     op: Annotated[str, typer.Argument(help="Operator, such as gemm.", show_default=False)],
     shape: Annotated[
-        str, typer.Option(help="Sizes: M,N,K for gemm, or M=..,N=..,K=..", metavar="SIZES", show_default=False)
+        str,
+        typer.Option(
+            help="Sizes: M,N,K for gemm, N,C,H,W,K,R,S,stride,padding for conv2d, or by name: M=..,N=..,K=.. "
+            "(2x1 is one for each dimension)",
+            metavar="SIZES",
+            show_default=False,
+        ),
     ],
     dtype: Annotated[str, typer.Option(help="Element type of the inputs.")] = "bf16",
-    layout: Annotated[str, typer.Option(help="nn, nt, tn or tt: A then B, t is stored transposed.")] = "nn",
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="nn, nt, tn or tt: A then B, t is stored transposed; nhwc or nchw of a convolution. "
+            "The op's usual one (nn, nhwc) if not given.",
+            show_default=False,
+        ),
+    ] = "",
     epilogue: Annotated[str, typer.Option(help="Steps on the result: bias,gelu", show_default=False)] = "",
     scales: Annotated[
         str, typer.Option(help="Factors of A and B: tensor, row_column, block.", show_default=False)

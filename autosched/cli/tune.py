@@ -28,7 +28,7 @@ class TuneOptions:
         op: Name of the operator.
         shape: ``4096,4096,4096`` or ``M=4096,N=4096,K=4096``.
         dtype: Element type of the inputs.
-        layout: Layout of the inputs.
+        layout: Layout of the inputs, empty for the op's usual one.
         epilogue: ``bias,gelu``; empty for none.
         scales: ``tensor``, ``row_column`` or ``block``; empty for none.
         budget: Trials.
@@ -45,7 +45,7 @@ class TuneOptions:
     op: str
     shape: str
     dtype: str = "bf16"
-    layout: str = "nn"
+    layout: str = ""
     epilogue: str = ""
     scales: str = ""
     budget: int = 64
@@ -73,13 +73,13 @@ def tune(options: TuneOptions, output: Output) -> int:
         options.op,
         parse_shape(options.shape),
         dtype=options.dtype,
-        layout=options.layout,
+        layout=options.layout or None,
         epilogue=_words(options.epilogue),
         scales=options.scales,
     )
     budget = Budget(trials=options.budget, seconds=options.seconds)
     _check(options)
-    title = render.op_title(op, options.layout)
+    title = render.op_title(op, str(op.spec.get("layout", "")))
     unmeasured = budget.trials == 0
     with open_measurer(place, (lambda text: None) if unmeasured else output.notice) as measurer:
         if unmeasured:
@@ -106,8 +106,8 @@ def tune(options: TuneOptions, output: Output) -> int:
     return int(code)
 
 
-def parse_shape(text: str) -> Sequence[int] | Mapping[str, int]:
-    """``4096,4096,4096`` as sizes in order, ``M=4096,N=4096,K=4096`` as sizes by name.
+def parse_shape(text: str) -> Sequence[int | Sequence[int]] | Mapping[str, int | Sequence[int]]:
+    """``4096,4096,4096`` as sizes in order, ``M=4096,N=4096,K=4096`` as sizes by name; ``2x1`` is two in one.
 
     Raises:
         InvalidInputError: It is neither.
@@ -115,7 +115,7 @@ def parse_shape(text: str) -> Sequence[int] | Mapping[str, int]:
     remedy = "give whole numbers such as 4096,4096,4096 or M=4096,N=4096,K=4096"
     named = [part.partition("=") for part in text.split(",")]
     try:
-        sizes = [int(size if equals else name) for name, equals, size in named]
+        sizes = [_size(size if equals else name) for name, equals, size in named]
     except ValueError:
         raise InvalidInputError(f"--shape {text!r} is no list of sizes", remedy) from None
     names = [name.strip() for name, equals, _ in named if equals]
@@ -124,6 +124,11 @@ def parse_shape(text: str) -> Sequence[int] | Mapping[str, int]:
     if len(names) != len(sizes) or len(set(names)) != len(names):
         raise InvalidInputError(f"--shape {text!r} names only some sizes, or one twice", remedy)
     return dict(zip(names, sizes, strict=True))
+
+
+def _size(text: str) -> int | tuple[int, ...]:
+    parts = tuple(int(part) for part in text.split("x"))
+    return parts if len(parts) > 1 else parts[0]
 
 
 def _words(text: str) -> list[str]:

@@ -12,12 +12,14 @@ from autosched import recorded
 from autosched.benching.row import BenchRow
 from autosched.benching.run import BenchProgress, bench, new_run_id
 from autosched.benching.shards import read_rows
-from autosched.errors import InvalidInputError, NoDeviceError, TuningInterrupted, WorkerError
+from autosched.benching.suite import Workload
+from autosched.errors import InvalidInputError, NoDeviceError, TuningInterrupted, UnsupportedError, WorkerError
 from autosched.features import roofline_us
 from autosched.log import TuningLog
 from autosched.measure.synthetic import VENDOR_FACTOR, latency_us
 from autosched.record import Status
 from autosched.sketches.builders import gemm
+from autosched.sketches.op import Op
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import Schedule
 from tests.benching.rivals import H200, Pretender
@@ -125,7 +127,11 @@ def test_nothing_valid() -> None:
     assert "synthetic wrong_result" in row.error
 
 
-def test_workloads_that_cannot_be_built_are_failed_rows() -> None:
+def test_workloads_that_cannot_be_built_are_failed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(workload: Workload) -> Op:
+        raise UnsupportedError(f"{workload.label}: groups are not served", "measure others")
+
+    monkeypatch.setattr(Workload, "build", refuse)
     result = bench("conv2d", groups=["depthwise"], trials=2, measurer_factory=Pretender, log=False)
     (row,) = result.rows
     assert (row.status, row.key) == ("error", row.label)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autosched.benching.suite import Workload, load_suite
-from autosched.errors import InvalidInputError, UnsupportedError
+from autosched.errors import InvalidInputError
+from autosched.sketches.builders import conv2d
 
 
 def labels(*only: str, groups: tuple[str, ...] = (), op: str | None = "gemm") -> list[str]:
@@ -91,8 +92,7 @@ def test_workloads_build() -> None:
     ), "scales are part of the op"
 
 
-def test_groups_are_refused() -> None:
+def test_groups_of_a_convolution_are_built() -> None:
     (depthwise,) = load_suite("conv2d", groups=["depthwise"])
     assert depthwise.label.endswith("groups=144")
-    with pytest.raises(UnsupportedError, match="groups"):
-        depthwise.build()
+    assert depthwise.build() == conv2d(32, 144, 56, 56, 144, 3, 3, 1, 1, groups=144)

@@ -9,10 +9,12 @@ import pytest
 from autosched.benching import run
 from autosched.benching.row import EqualSeconds, RivalRow
 from autosched.benching.shards import append_row, read_rows
-from autosched.benching.suite import load_suite
+from autosched.benching.suite import Workload, load_suite
 from autosched.cli import bench as command
 from autosched.cli.devices import Found, Gpu
+from autosched.errors import UnsupportedError
 from autosched.record import Status
+from autosched.sketches.op import Op
 from tests.benching.rivals import Pretender, row
 from tests.cli.conftest import NO_GPU, Cli
 
@@ -133,6 +135,13 @@ def test_exit_code_when_nothing_was_valid(cli: Cli, gpu: None, tmp_path: Path, m
     assert "measured  0 of 1 workloads" in ran.out
     assert "failed: 512,512,512: " in ran.out
     assert not (tmp_path / "none.png").exists()
+
+
+def test_exit_code_when_nothing_could_be_built(cli: Cli, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(workload: Workload) -> Op:
+        raise UnsupportedError(f"{workload.label}: groups are not served", "measure others")
+
+    monkeypatch.setattr(Workload, "build", refuse)
     depthwise = cli("bench", "conv2d", "--class", "depthwise", "--trials", "2", "--json")
     assert depthwise.code == 1
     assert depthwise.json["rows"][0]["status"] == "error"

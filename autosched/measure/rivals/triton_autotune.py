@@ -189,7 +189,7 @@ def plan(op: Op) -> Arguments:
 def _view(op: Op) -> MatrixView:
     views = [view for view in matrix_views(op) if not view.swapped]
     several = any(len(view.group(group)) > 1 for view in views[:1] for group in ("batch", "m", "n", "k"))
-    if op.ragged is not None or not views or several:
+    if op.ragged is not None or not views or several or views[0].guards:
         raise _refused("an op that is no (batched) matrix product with one axis of each kind")
     return views[0]
 
