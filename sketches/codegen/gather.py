@@ -72,12 +72,15 @@ class Gather:
 
     def emit_indices(self) -> None:
         """Emits the indices of a step, which are the same for all pieces of the columns."""
-        vectors, inner = self._vectors, self._inner
-        block = self.k.knob("block_k")
-        start = "k0 + " if inner is None else "" if inner == self.k.knobs["block_k"] else f"k0 % {inner} + "
-        self.k.line(f"{self.tensor.name}_k = {start}tl.arange(0, {block})")
-        self._emit_split(vectors, f"{self.tensor.name}_k")
-        self._emit_split(self._uniform, "k0", inner or 1)
+        name, block = self.tensor.name, self.k.knob("block_k")
+        start = "k0 + "
+        if self._uniform:
+            # as a difference: Triton would forget that the remainder is a multiple of the block
+            self.k.line(f"{name}_tap = k0 // {self._inner}")
+            start = "" if self._inner == self.k.knobs["block_k"] else f"k0 - {name}_tap * {self._inner} + "
+        self.k.line(f"{name}_k = {start}tl.arange(0, {block})")
+        self._emit_split(self._vectors, f"{name}_k")
+        self._emit_split(self._uniform, f"{name}_tap")
 
     def emit_step(self, options: str) -> None:
         """Emits the tests of the guarded dimensions and the load; ``options`` are further keywords of it."""
@@ -122,33 +125,30 @@ class Gather:
         return _indices(pieces, f"{self.name}_{self.group}", self.name, self.fixed)
 
     @cached_property
-    def _cut(self) -> tuple[tuple[FusedAxis, ...], tuple[FusedAxis, ...], int | None]:
-        """The reduction's axes with one index over a step, the others, and the others' extent if there are any first.
-
-        Steps begin at multiples of their length.
-        """
+    def _cut(self) -> tuple[tuple[FusedAxis, ...], tuple[FusedAxis, ...]]:
+        """The reduction's axes with one index over a step, which begins at a multiple of its length, and the others."""
         pieces, block = self.k.view.walk("k", self.tensor.name), self.k.knobs["block_k"]
         for i in reversed(range(1, len(pieces))):
-            inner = prod(piece.extent for piece in pieces[i:])
-            if inner % block == 0:
-                return pieces[:i], pieces[i:], inner
-        return (), pieces, None
+            if prod(piece.extent for piece in pieces[i:]) % block == 0:
+                return pieces[:i], pieces[i:]
+        return (), pieces
 
     @property
-    def _inner(self) -> int | None:
-        return self._cut[2]
+    def _inner(self) -> int:
+        """Indices of the reduction over which the uniform axes have one."""
+        return prod(piece.extent for piece in self._cut[1])
 
     @cached_property
     def _uniform(self) -> tuple[Index, ...]:
-        return tuple(Index(f"{self.tensor.name}_at_{piece.name}", piece, "") for piece in self._cut[0])
+        return _indices(self._cut[0], f"{self.tensor.name}_tap", self.tensor.name, "")
 
     @cached_property
     def _vectors(self) -> tuple[Index, ...]:
         return _indices(self._cut[1], f"{self.tensor.name}_k", self.tensor.name, self.moving)
 
-    def _emit_split(self, indices: Sequence[Index], flat: str, inner: int = 1) -> None:
+    def _emit_split(self, indices: Sequence[Index], flat: str) -> None:
         """Emits each index that something depends on, from the index ``flat`` of all of them."""
-        lines = []
+        lines, inner = [], 1
         for position, index in reversed(list(enumerate(indices))):
             part = f"{flat} // {inner}" if inner > 1 else flat
             part += f" % {index.piece.extent}" if position else ""
