@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from autosched.sketches.builders import contraction as contraction
     from autosched.sketches.builders import conv1d as conv1d
     from autosched.sketches.builders import conv2d as conv2d
+    from autosched.sketches.builders import conv2d_input_grad as conv2d_input_grad
+    from autosched.sketches.builders import conv2d_weight_grad as conv2d_weight_grad
     from autosched.sketches.builders import conv3d as conv3d
     from autosched.sketches.builders import gemm as gemm
     from autosched.sketches.builders import grouped_gemm as grouped_gemm
@@ -60,6 +62,8 @@ _PUBLIC = {
     "contraction": "autosched.sketches.builders",
     "conv1d": "autosched.sketches.builders",
     "conv2d": "autosched.sketches.builders",
+    "conv2d_input_grad": "autosched.sketches.builders",
+    "conv2d_weight_grad": "autosched.sketches.builders",
     "conv3d": "autosched.sketches.builders",
     "derive": "autosched.sketches.rules",
     "evaluate": "autosched.offline.evaluation",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
 from autosched.sketches.assembly import EPILOGUES, SCALES, Wanted, assemble
-from autosched.sketches.convolutions import conv1d, conv2d, conv3d
+from autosched.sketches.convolutions import conv1d, conv2d, conv2d_input_grad, conv2d_weight_grad, conv3d
 from autosched.sketches.op import Op, Ragged
 
 __all__ = [
@@ -25,6 +25,8 @@ __all__ = [
     "contraction",
     "conv1d",
     "conv2d",
+    "conv2d_input_grad",
+    "conv2d_weight_grad",
     "conv3d",
     "gemm",
     "grouped_gemm",
@@ -326,13 +328,16 @@ class Builder(NamedTuple):
 
 
 _STEPS, _MORE = ("stride", "padding"), ("dilation", "groups")
+_CONV2D = ("N", "C", "H", "W", "K", "R", "S", *_STEPS)
 #: Operators by the name that people use.
 BUILDERS: dict[str, Builder] = {
     "gemm": Builder(gemm, ("M", "N", "K")),
     "bmm": Builder(bmm, ("B", "M", "N", "K")),
     "grouped_gemm": Builder(grouped_gemm, ("G", "M", "N", "K")),
     "conv1d": Builder(conv1d, ("N", "C", "W", "K", "S", *_STEPS), 2, _MORE, "nhwc"),
-    "conv2d": Builder(conv2d, ("N", "C", "H", "W", "K", "R", "S", *_STEPS), 2, _MORE, "nhwc"),
+    "conv2d": Builder(conv2d, _CONV2D, 2, _MORE, "nhwc"),
+    "conv2d_weight_grad": Builder(conv2d_weight_grad, _CONV2D, 2, _MORE, "nhwc"),
+    "conv2d_input_grad": Builder(conv2d_input_grad, _CONV2D, 2, _MORE, "nhwc"),
     "conv3d": Builder(conv3d, ("N", "C", "D", "H", "W", "K", "T", "R", "S", *_STEPS), 2, _MORE, "nhwc"),
 }
 

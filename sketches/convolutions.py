@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
 from autosched.sketches.assembly import Mapped, Wanted, assemble
-from autosched.sketches.op import Affine, Axis, Op
+from autosched.sketches.dtypes import DTYPES
+from autosched.sketches.op import Affine, Axis, Op, Operand
 
 #: How tensors are stored: channels innermost (torch's ``channels_last``), or outermost after the batch.
 LAYOUTS = ("nhwc", "nchw")
@@ -147,6 +148,77 @@ def conv3d(
     return _convolution("conv3d", (n, c, d, h, w, k, t, r, s), stride, padding, options)
 
 
+def conv2d_weight_grad(
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    k: int,
+    r: int,
+    s: int,
+    stride: Each = 1,
+    padding: Each = 0,
+    **options: Unpack[Options],
+) -> Op:
+    """The gradient of a ``conv2d`` of this shape with respect to its kernel, from ``grad`` [N, K, P, Q] and ``x``.
+
+    ``out[K, C, R, S] = sum over N, P, Q of grad[N, K, P, Q] * x[N, C, P * stride + R * dilation - padding, ...]``.
+
+    Args:
+        n: Number of images.
+        c: Channels of the convolution's input.
+        h: Rows of the convolution's input.
+        w: Columns of the convolution's input.
+        k: Channels of the convolution's output.
+        r: Rows of the kernel.
+        s: Columns of the kernel.
+        stride: Of the convolution, for both dimensions or each.
+        padding: Of the convolution, for both dimensions or each.
+        **options: See ``Options``; strides are of ``grad``, ``x`` and ``out``.
+
+    Raises:
+        InvalidInputError: A size, layout or stride that no convolution has.
+        UnsupportedError: An epilogue, scales or a dynamic axis.
+    """
+    return _convolution("conv2d_weight_grad", (n, c, h, w, k, r, s), stride, padding, options, _weight_grad)
+
+
+def conv2d_input_grad(
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    k: int,
+    r: int,
+    s: int,
+    stride: Each = 1,
+    padding: Each = 0,
+    **options: Unpack[Options],
+) -> Op:
+    """The gradient of a ``conv2d`` of this shape with respect to its input, from ``grad`` [N, K, P, Q] and ``w``.
+
+    ``out[N, C, H, W] = sum over K, R, S of grad[N, K, (H - R * dilation + padding) / stride, ...] * w[K, C, R, S]``,
+    where ``grad`` counts as zero outside and where the division has a remainder.
+
+    Args:
+        n: Number of images.
+        c: Channels of the convolution's input.
+        h: Rows of the convolution's input.
+        w: Columns of the convolution's input.
+        k: Channels of the convolution's output.
+        r: Rows of the kernel.
+        s: Columns of the kernel.
+        stride: Of the convolution, for both dimensions or each.
+        padding: Of the convolution, for both dimensions or each.
+        **options: See ``Options``; strides are of ``grad``, ``w`` and ``out``.
+
+    Raises:
+        InvalidInputError: A size, layout or stride that no convolution has.
+        UnsupportedError: An epilogue, scales or a dynamic axis.
+    """
+    return _convolution("conv2d_input_grad", (n, c, h, w, k, r, s), stride, padding, options, _input_grad)
+
+
 @dataclass(frozen=True, slots=True)
 class _Window:
     """One spatial dimension.
@@ -172,70 +244,151 @@ class _Window:
         """Elements of the output."""
         return (self.size + 2 * self.padding - self.dilation * (self.taps - 1) - 1) // self.stride + 1
 
-    def index(self) -> Affine:
+    def read(self) -> Affine:
         """Element of the input that an output and a tap read."""
         _, out, tap = self.letters
         return Affine(((out, self.stride), (tap, self.dilation)), -self.padding)
 
+    def reading(self) -> Affine:
+        """Element of the output that reads an element of the input by a tap."""
+        size, _, tap = self.letters
+        return Affine(((size, 1), (tap, -self.dilation)), self.padding, self.stride)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A convolution's sizes.
+
+    In the letters of its dimensions, lower case is an input's size or channels, upper case an axis of the output or the
+    kernel; N and K stand for both.
+
+    Attributes:
+        extents: By the letters of the shape: N, C, H, W, K, R, S.
+        windows: The spatial dimensions.
+        groups: Groups of channels.
+        layout: ``nhwc`` or ``nchw``.
+    """
+
+    extents: Mapping[str, int]
+    windows: tuple[_Window, ...]
+    groups: int
+    layout: str
+
     @property
-    def padded(self) -> bool:
-        """Whether some output reads outside the input."""
-        last = (self.steps - 1) * self.stride + (self.taps - 1) * self.dilation - self.padding
-        return self.padding > 0 or last >= self.size
+    def x(self) -> str:
+        """Dimensions of the input."""
+        return "Nc" + "".join(w.letters[0].lower() for w in self.windows)
+
+    @property
+    def w(self) -> str:
+        """Dimensions of the kernel."""
+        return "KC" + "".join(w.letters[2] for w in self.windows)
+
+    @property
+    def out(self) -> str:
+        """Dimensions of the output."""
+        return "NK" + "".join(w.letters[1] for w in self.windows)
+
+    def axes(self, parallel: str, reduce: str, dynamic: Iterable[str] = ()) -> tuple[Axis, ...]:
+        """The groups and the axes of these letters."""
+        sizes = {x: self.extents[x] // (self.groups if x in "CK" else 1) for x in self.extents}
+        sizes |= {w.letters[1]: w.steps for w in self.windows}
+        grouped = (Axis("G", self.groups, "parallel"),) if self.groups > 1 else ()
+        outer = (Axis(x, sizes[x], "parallel", x in tuple(dynamic)) for x in parallel)
+        return (*grouped, *outer, *(Axis(x, sizes[x], "reduce") for x in reduce))
+
+    def sizes(self) -> dict[str, int]:
+        """Of every dimension."""
+        found = {"N": self.extents["N"], "c": self.extents["C"], "K": self.extents["K"]}
+        found["C"] = self.extents["C"] // self.groups
+        for w in self.windows:
+            found |= dict(zip((w.letters[0].lower(), *w.letters[1:]), (w.size, w.steps, w.taps), strict=True))
+        return found
+
+    def channels(self) -> dict[str, Affine]:
+        """Maps of the dimensions that hold the channels of all groups."""
+        if self.groups == 1:
+            return {"c": Affine((("C", 1),)), "K": Affine((("K", 1),))}
+        each = {x: self.extents[x.upper()] // self.groups for x in "cK"}
+        return {x: Affine((("G", each[x]), (x.upper(), 1))) for x in each}
+
+    def assembled(
+        self, name: str, inputs: Mapping[str, str], out: str, wanted: Wanted, axes: tuple[Axis, ...], padded: str,
+        maps: Mapping[str, Affine], columns: str,
+    ) -> Op:  # fmt: skip
+        """The op; ``padded`` is the input that ``maps`` may lead outside of."""
+        order = {t: t[0] + t[2:] + t[1] for t in (self.x, self.w, self.out)} if self.layout == "nhwc" else {}
+        extents, sizes = {a.name: a.extent for a in axes}, self.sizes()
+        outside = any(Operand("", DTYPES["fp32"], (sizes[x],), (1,), (m,)).guarded(extents) for x, m in maps.items())
+        mapped = Mapped(
+            axes=axes,
+            index={**self.channels(), **maps},
+            order=order,
+            columns=columns,
+            padded=(padded,) if outside else (),
+        )
+        return assemble(name, sizes, inputs, out, wanted, mapped=mapped)
 
 
-def _convolution(name: str, sizes: tuple[int, ...], stride: Each, padding: Each, options: Options) -> Op:
+def _forward(name: str, shape: _Shape, wanted: Wanted) -> Op:
+    if others := [x for x in wanted.dynamic if x != "N"]:
+        raise UnsupportedError(f"dynamic axis {others[0]!r} of a convolution", "only N may be dynamic")
+    axes = shape.axes("N" + shape.out[2:] + "K", "C" + shape.w[2:], wanted.dynamic)
+    maps = {w.letters[0].lower(): w.read() for w in shape.windows}
+    return shape.assembled(name, {"x": shape.x, "w": shape.w}, shape.out, wanted, axes, "x", maps, "K")
+
+
+def _weight_grad(name: str, shape: _Shape, wanted: Wanted) -> Op:
+    _check_plain(name, wanted)
+    axes = shape.axes(shape.w, "N" + shape.out[2:])
+    maps = {w.letters[0].lower(): w.read() for w in shape.windows}
+    return shape.assembled(name, {"grad": shape.out, "x": shape.x}, shape.w, wanted, axes, "x", maps, "C")
+
+
+def _input_grad(name: str, shape: _Shape, wanted: Wanted) -> Op:
+    _check_plain(name, wanted)
+    axes = shape.axes("N" + shape.x[2:].upper() + "C", "K" + shape.w[2:])
+    maps = {w.letters[1]: w.reading() for w in shape.windows}
+    places = {x: Affine(((x.upper(), 1),)) for x in shape.x[2:]}
+    inputs = {"grad": shape.out, "w": shape.w}
+    return shape.assembled(name, inputs, shape.x, wanted, axes, "grad", {**maps, **places}, "c")
+
+
+def _convolution(
+    name: str,
+    sizes: tuple[int, ...],
+    stride: Each,
+    padding: Each,
+    options: Options,
+    make: Callable[[str, _Shape, Wanted], Op] = _forward,
+) -> Op:
     spatial = _SPATIAL[-(len(sizes) - 3) // 2 :]
-    rank = len(spatial)
     names = ("N", "C", *(x[0] for x in spatial), "K", *(x[2] for x in spatial))
     given: dict[str, Any] = {**options}
     groups, layout = given.pop("groups", 1), given.pop("layout", LAYOUTS[0])
     dilation = given.pop("dilation", 1)
     extents = dict(zip(names, sizes, strict=True))
     _check({**extents, "groups": groups}, "extent")
-    windows = [
-        _Window(letters, extents[letters[0]], extents[letters[2]], *steps)
-        for letters, *steps in zip(
-            spatial,
-            _each("stride", stride, rank, 1),
-            _each("padding", padding, rank, 0),
-            _each("dilation", dilation, rank, 1),
-            strict=True,
-        )
-    ]
+    steps = zip(
+        _each("stride", stride, len(spatial), 1),
+        _each("padding", padding, len(spatial), 0),
+        _each("dilation", dilation, len(spatial), 1),
+        strict=True,
+    )
+    windows = tuple(_Window(x, extents[x[0]], extents[x[2]], *each) for x, each in zip(spatial, steps, strict=True))
     _check_fit(extents, windows, groups, layout)
-    wanted = Wanted(**given)
-    if others := [x for x in wanted.dynamic if x != "N"]:
-        raise UnsupportedError(f"dynamic axis {others[0]!r} of a convolution", "only N may be dynamic")
-    op = _assembled(name, extents, windows, groups, layout, wanted)
+    op = make(name, _Shape(extents, windows, groups, layout), Wanted(**given))
     spec = {"builder": name, "shape": [*sizes, _said(stride), _said(padding)], "layout": layout}
     spec |= {"dilation": _said(dilation)} if any(w.dilation > 1 for w in windows) else {}
     op.spec.update(spec | ({"groups": groups} if groups > 1 else {}))
     return op
 
 
-def _assembled(
-    name: str, extents: Mapping[str, int], windows: Sequence[_Window], groups: int, layout: str, wanted: Wanted
-) -> Op:
-    """The op: a letter in lower case is a dimension of the input, in upper case one of the kernel or the output."""
-    c, k = extents["C"] // groups, extents["K"] // groups
-    ins, outs, taps = ("".join(w.letters[i] for w in windows) for i in range(3))
-    axes = [Axis("G", groups, "parallel")] if groups > 1 else []
-    axes += [Axis("N", extents["N"], "parallel", "N" in tuple(wanted.dynamic))]
-    axes += [Axis(w.letters[1], w.steps, "parallel") for w in windows]
-    axes += [Axis("K", k, "parallel"), Axis("C", c, "reduce")]
-    axes += [Axis(w.letters[2], w.taps, "reduce") for w in windows]
-    index = {w.letters[0].lower(): w.index() for w in windows}
-    index["c"] = Affine((("G", c), ("C", 1))) if groups > 1 else Affine((("C", 1),))
-    index["K"] = Affine((("G", k), ("K", 1))) if groups > 1 else Affine((("K", 1),))
-    dims = {"N": extents["N"], "c": extents["C"], "K": extents["K"], "C": c}
-    dims |= {w.letters[0].lower(): w.size for w in windows}
-    dims |= {w.letters[1]: w.steps for w in windows} | {w.letters[2]: w.taps for w in windows}
-    x, w, out = f"Nc{ins.lower()}", f"KC{taps}", f"NK{outs}"
-    order = {t: t[0] + t[2:] + t[1] for t in (x, w, out)} if layout == "nhwc" else {}
-    padded = ("x",) if any(w.padded for w in windows) else ()
-    mapped = Mapped(axes=tuple(axes), index=index, order=order, columns="K", padded=padded)
-    return assemble(name, dims, {"x": x, "w": w}, out, wanted, mapped=mapped)
+def _check_plain(name: str, wanted: Wanted) -> None:
+    """Refuses what gradients do not have."""
+    for what, value in (("epilogue", wanted.epilogue), ("scales", wanted.scales), ("dynamic", tuple(wanted.dynamic))):
+        if value:
+            raise UnsupportedError(f"{what} {value!r} of {name}", "leave it out")
 
 
 def _check(values: Mapping[str, Any], what: str, least: int = 1) -> None:

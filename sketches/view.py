@@ -137,7 +137,8 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
 
     An axis that indexes both inputs and the output is batch, and so are the groups of ragged rows, which index the
     right alone; left and output M; right and output N; both inputs alone K. All products must agree. An op with an axis
-    of another kind has none, nor has one in which others than the products' operands may be read outside.
+    of another kind has none, nor has one in which others than the products' operands may be read outside, or in which
+    an index of the batch tells whether one is.
     """
     guards = _guards(op)
     if not {name for name, _ in guards} <= {name for p in op.products for name in (p.left, p.right)}:
@@ -149,6 +150,8 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
             return ()
         groups[str(roles.pop())].append(axis)
     alone = {name for _, names in guards for name in names}
+    if alone & {axis.name for axis in groups["batch"]}:
+        return ()
     fused = {name: _fuse(op, axes, alone) for name, axes in groups.items()}
     return (MatrixView(fused["batch"], fused["m"], fused["n"], fused["k"], guards=guards),)
 

@@ -109,7 +109,8 @@ CHAINS = [(name,) for name in EPILOGUES if name not in GATED] + [
 
 def test_every_step_has_its_function_here() -> None:
     assert {*STEPS, *GATED} == set(EPILOGUES)
-    convolutions = {"conv1d", "conv2d", "conv3d"}  # these are held against torch in test_convolutions.py
+    gradients = {"conv2d_weight_grad", "conv2d_input_grad"}
+    convolutions = {"conv1d", "conv2d", "conv3d"} | gradients  # these are held against torch in test_convolutions.py
     assert set(BUILDERS) == {"gemm", "bmm", "grouped_gemm"} | convolutions, "add the new builder to these tests"
 
 
