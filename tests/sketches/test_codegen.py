@@ -10,8 +10,19 @@ from pathlib import Path
 import pytest
 
 from autosched.sketches import nodes
-from autosched.sketches.builders import bmm, contraction, gemm
-from autosched.sketches.codegen import combine, copy, epilogue, finish, generate, launch, load, source_hash, work
+from autosched.sketches.builders import bmm, contraction, conv2d, gemm
+from autosched.sketches.codegen import (
+    combine,
+    copy,
+    epilogue,
+    finish,
+    gather,
+    generate,
+    launch,
+    load,
+    source_hash,
+    work,
+)
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import Schedule
 from autosched.sketches.target import PRESETS
@@ -51,6 +62,16 @@ CASES = {
         gemm(64, 4096, 14336, dtype="fp8e4m3", layout="nt", scales="row_column", alpha=0.5, beta=2.0),
         "grid.tma-tma.direct-tma",
         {"block_k": 128},
+    ),
+    "convolution": (
+        conv2d(2, 320, 64, 64, 320, 3, 3, 2, 1, epilogue=["bias", "relu"]),
+        "persistent.ptr-tma.subtiled-tma",
+        {"block_m": 64, "block_n": 192, "subtile": 2},
+    ),
+    "convolution of few channels": (
+        conv2d(32, 3, 224, 224, 64, 7, 7, 2, 3, groups=1, layout="nchw"),
+        "split.ptr-ptr.workspace",
+        {"block_n": 32, "block_k": 32},
     ),
     "boxes of a batch": (bmm(64, 1000, 1024, 128), "persistent.tma-tma.subtiled-ptr", {"specialize": 1}),
 }
@@ -116,7 +137,7 @@ def asks(function: ast.FunctionDef) -> set[str]:
 def test_no_emitter_asks_for_another_nodes_variant() -> None:
     """An emitting function may make another node and emit it; it never asks which variant there is."""
     emitters = 0
-    for module in (work, load, combine, copy, epilogue, finish, launch):
+    for module in (work, load, gather, combine, copy, epilogue, finish, launch):
         for function in (n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.FunctionDef)):
             assert asks(function) == set(), f"{module.__name__}.{function.name}"
             emitters += 1

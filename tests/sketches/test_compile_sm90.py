@@ -10,7 +10,7 @@ import pytest
 from autosched.measure.compiling import CompilePool
 from autosched.record import Status
 from autosched.sketches import rules
-from autosched.sketches.builders import contraction, gemm
+from autosched.sketches.builders import contraction, conv2d, conv2d_input_grad, conv2d_weight_grad, gemm
 from autosched.sketches.op import Op
 from tests.sketches.compiled import TARGET, Compiled, compile_all, launched, opened, scheduled
 
@@ -97,4 +97,40 @@ def test_other_ops_compile_and_are_found(
         assert (case.result.status, case.result.error) == (Status.OK, ""), case.label
         exact = op.output.dtype.name == "fp32"  # IEEE fp32 has no tensor core
         assert (case.features["mma"] > 0) != exact, case.label
+        assert launched(case.generated, tmp_path, monkeypatch) == case.result.entries, case.label
+
+
+#: Convolutions, and whether x (or grad) is loaded by 16 bytes although it is gathered.
+GATHERED = {
+    "taps of whole steps": (conv2d(32, 320, 32, 32, 64, 3, 3, 1, 1), True),
+    "taps within a step": (conv2d(8, 48, 28, 28, 64, 3, 3, 2, 1), True),
+    "8 channels": (conv2d(8, 8, 28, 28, 64, 3, 3, 1, 1), True),
+    "unpadded": (conv2d(8, 64, 30, 30, 64, 3, 3), True),
+    "8-bit floats": (conv2d(8, 64, 28, 28, 64, 3, 3, 1, 1, dtype="fp8e4m3"), True),
+    "weight gradient": (conv2d_weight_grad(8, 64, 28, 28, 64, 3, 3, 1, 1), True),
+    "input gradient": (conv2d_input_grad(8, 64, 28, 28, 64, 3, 3, 2, 1), True),
+    "3 channels": (conv2d(8, 3, 32, 32, 64, 7, 7, 2, 3), False),
+    "channels first": (conv2d(8, 64, 28, 28, 64, 3, 3, 1, 1, layout="nchw"), False),
+}
+
+
+def test_masks_of_gathers_leave_vectors_whole(
+    pool: CompilePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but copies of 16 bytes where neighbours lie in a row and nothing else moves its start; no hazard."""
+    base = {**BASE, "block_m": 64, "warps": 4}
+    names = ("grid.ptr-ptr.direct-ptr", "persistent.ptr-tma.subtiled-ptr", "split.ptr-ptr.workspace")
+    work, whole = [], []
+    for op, vectors in GATHERED.values():
+        found = {s.name for s in rules.derive(op, TARGET)}
+        work += [(op, scheduled(op, name, **base)) for name in names if name in found]
+        whole += [vectors for name in names if name in found]
+    for case, vectors in zip(compile_all(pool, work), whole, strict=True):
+        assert (case.result.status, case.result.error) == (Status.OK, ""), case.label
+        features = case.features
+        assert (features["register_a"], features["spill_bytes"]) == (0, 0), case.label
+        assert features["wgmma"] > 0, case.label
+        if vectors:
+            assert features["cp_async_16"] > 0, case.label
+            assert features["cp_async_8"] + features["cp_async_4"] == 0, case.label
         assert launched(case.generated, tmp_path, monkeypatch) == case.result.entries, case.label
