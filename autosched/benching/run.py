@@ -16,11 +16,8 @@ from autosched.benching.suite import Workload, load_suite
 from autosched.benching.task import Competing, Task
 from autosched.errors import InvalidInputError, NoDeviceError, TuningInterrupted
 from autosched.measure.local import LocalMeasurer
-from autosched.measure.rivals import check_names
+from autosched.measure.rivals import RIVALS, check_names
 from autosched.progress import Progress
-
-#: The vendor library, and two other ways to a tuned Triton kernel.
-DEFAULT_RIVALS = ("cublas", "inductor", "triton.autotune")
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ def bench(
     groups: Sequence[str] = (),
     trials: int = 64,
     seed: int = 0,
-    rivals: Sequence[str] = DEFAULT_RIVALS,
+    rivals: Sequence[str] | None = None,
     measurer_factory: Callable[[], Competing] | None = None,
     output: str | Path | None = None,
     run: str | None = None,
@@ -69,7 +66,8 @@ def bench(
         groups: Classes to measure; all if empty.
         trials: Schedules to measure for each workload.
         seed: Of the searches.
-        rivals: Names of ``measure.rivals.RIVALS`` to measure beside.
+        rivals: Names of ``measure.rivals.RIVALS`` to measure beside; if not given those of ``usual``: the vendor
+            library, and other ways to a tuned Triton kernel.
         measurer_factory: Makes a measurer, not started; this machine's GPU if not given.
         output: A file that every row is appended to as soon as it is there; nowhere if not given.
         run: Id of this run, which every row bears; a new one if not given.
@@ -85,11 +83,12 @@ def bench(
         TuningInterrupted: Ctrl-C; ``result`` is the ``Bench`` of the rows so far.
     """
     workloads = load_suite(op, only=only, groups=groups)
-    _check(trials, seed, rivals)
+    chosen = None if rivals is None else tuple(rivals)
+    _check(trials, seed, chosen)
     path = None if output is None else Path(output)
     if path is not None:
         check_appendable(path)
-    task = Task(trials, seed, tuple(rivals), measurer_factory or local_measurer, run or new_run_id(), log, held_out)
+    task = Task(trials, seed, chosen, measurer_factory or local_measurer, run or new_run_id(), log, held_out)
     rows: list[BenchRow] = []
     started = time.perf_counter()
 
@@ -131,11 +130,13 @@ def local_measurer() -> Competing:
     return LocalMeasurer()
 
 
-def _check(trials: int, seed: int, rivals: Sequence[str]) -> None:
+def _check(trials: int, seed: int, rivals: Sequence[str] | None) -> None:
     if trials < 1:
         raise InvalidInputError(f"{trials} trials", "give 1 or more")
     if seed < 0:
         raise InvalidInputError(f"seed {seed}", "give 0 or more")
+    if rivals is None:
+        return
     if not rivals or len(set(rivals)) != len(rivals):
-        raise InvalidInputError(f"rivals {', '.join(rivals) or 'none'}", f"name each once: {', '.join(DEFAULT_RIVALS)}")
+        raise InvalidInputError(f"rivals {', '.join(rivals) or 'none'}", f"name each once: {', '.join(RIVALS)}")
     check_names(rivals)

@@ -16,6 +16,7 @@ from autosched.benching.row import VENDORS, BenchRow, RivalRow, rival_rows
 from autosched.benching.suite import Workload
 from autosched.errors import AutoschedError, NoDeviceError
 from autosched.measure.base import Competition, Measurer
+from autosched.measure.rivals import usual
 from autosched.models import CostModel
 from autosched.progress import Progress
 from autosched.recorded import held_out_on
@@ -70,7 +71,7 @@ class Task:
     Attributes:
         trials: Schedules to measure.
         seed: Of the search.
-        rivals: Names of what to measure beside.
+        rivals: Names of what to measure beside; ``None`` for what is usual for each op.
         make: Makes a measurer, not started.
         run: Id of the run.
         log: Where trials are kept, as ``tune_op`` takes it.
@@ -80,7 +81,7 @@ class Task:
 
     trials: int
     seed: int
-    rivals: tuple[str, ...]
+    rivals: tuple[str, ...] | None
     make: Callable[[], Competing]
     run: str
     log: str | Path | bool | None
@@ -116,7 +117,7 @@ class Task:
                     return self._tuned(workload, tuned)
                 tell("compete", watch.now)
                 try:
-                    competition = measurer.compete(op, tuned.schedule, self.rivals)
+                    competition = measurer.compete(op, tuned.schedule, self._rivals(workload))
                 except AutoschedError as error:
                     logger.warning("%s: the comparison with rivals failed: %s", workload.label, error)
                     return self._tuned(workload, tuned, f"the comparison with rivals failed: {error.message}")
@@ -133,6 +134,15 @@ class Task:
             return None
         return held_out_on(measurer.target.name, op, self.seed)
 
+    def _rivals(self, workload: Workload) -> tuple[str, ...]:
+        """What to measure beside; nothing is usual for what cannot be built."""
+        if self.rivals is not None:
+            return self.rivals
+        try:
+            return usual(workload.build())
+        except AutoschedError:
+            return ()
+
     def failed(self, workload: Workload, error: AutoschedError) -> BenchRow:
         """The row of a workload that could not be tuned."""
         return BenchRow(
@@ -140,7 +150,7 @@ class Task:
             key=_key(workload),
             status="error",
             error=error.message,
-            rivals=dict.fromkeys(self.rivals, RivalRow(error=error.message)),
+            rivals=dict.fromkeys(self._rivals(workload), RivalRow(error=error.message)),
             run=self.run,
             versions=versions(),
             held_out=self.held_out,
@@ -165,7 +175,7 @@ class Task:
             compiled=tuned.compiled,
             seconds=round(tuned.seconds.get("total", 0.0), 3),
             schedule=None if tuned.schedule is None else tuned.schedule.to_json(),
-            rivals=dict.fromkeys(self.rivals, RivalRow(error=error)),
+            rivals=dict.fromkeys(self._rivals(workload), RivalRow(error=error)),
             device=tuned.device,
             versions=versions(),
             run=self.run,

@@ -254,7 +254,10 @@ def bench(
     ] = None,
     trials: Annotated[int, typer.Option(help="Schedules to measure for each workload.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the searches.")] = 0,
-    rivals: Annotated[str, typer.Option(help="What to measure beside.")] = "cublas,inductor,triton.autotune",
+    rivals: Annotated[
+        str | None,
+        typer.Option(help="What to measure beside, such as cublas,inductor; if not given what is usual for the op."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Append each row to this file.", metavar="FILE", show_default=False),

@@ -35,7 +35,7 @@ class BenchOptions:
         groups: Classes; empty for all.
         trials: Schedules to measure for each workload.
         seed: Of the searches.
-        rivals: ``cublas,inductor``.
+        rivals: ``cublas,inductor``; the usual ones of the op if not given.
         output: Where each row is appended; with ``merge``, where the merged rows are written. ``None`` nowhere.
         merge: Show the rows of ``files`` instead of measuring.
         files: What to merge, the latest last.
@@ -50,7 +50,7 @@ class BenchOptions:
     groups: Sequence[str] = ()
     trials: int = 64
     seed: int = 0
-    rivals: str = "cublas,inductor,triton.autotune"
+    rivals: str | None = None
     output: Path | None = None
     merge: bool = False
     files: Sequence[Path] = ()
@@ -117,7 +117,7 @@ def _measured(options: BenchOptions, output: Output) -> tuple[Bench, bool]:
                 groups=options.groups,
                 trials=options.trials,
                 seed=options.seed,
-                rivals=[name.strip() for name in options.rivals.split(",") if name.strip()],
+                rivals=None if options.rivals is None else [x.strip() for x in options.rivals.split(",") if x.strip()],
                 output=options.output,
                 log=options.log,
                 held_out=options.held_out,

@@ -64,7 +64,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """What the vendor library takes for an op, under the same protocol as the candidates.
 
     Attributes:
-        name: Of the library: ``cublas``.
+        name: Of the library: ``cublas``, or ``cudnn`` for convolutions.
         latency_us: Median of the samples in microseconds, reduced-precision reduction off.
         samples_us: All timed launches in microseconds.
         default_us: Median with the library's default setting (reduced-precision reduction on), if it was measured.
@@ -109,7 +109,8 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
     """One competitor's figures beside a tuned kernel's, interleaved in one process.
 
     Attributes:
-        name: One of ``measure.rivals.RIVALS``: ``cublas``, ``inductor``, ``inductor-triton``, ``triton.autotune``.
+        name: One of ``measure.rivals.RIVALS``: ``cublas``, ``cudnn``, ``inductor``, ``inductor-triton``,
+            ``triton.autotune``.
         latency_us: Median over blocks, in microseconds; ``None`` where ``error`` says why.
         ratio: Its time over the tuned kernel's, geometric mean over blocks: above 1 the tuned kernel is faster.
         interval: 95% interval of the ratio.

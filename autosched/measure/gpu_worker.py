@@ -221,7 +221,7 @@ class Session:
                 samples.append(timer.time((lambda: run(operands.timing.tensors, operands.out.tensor), None)))
         exact, default = samples
         baseline = Baseline(
-            name=vendor.NAME,
+            name=vendor.vendor_name(operands.op),
             latency_us=statistics.median(exact),
             samples_us=tuple(exact),
             default_us=statistics.median(default),

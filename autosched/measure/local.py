@@ -20,7 +20,7 @@ from autosched.measure.floor import floor_us
 from autosched.measure.messages import Compare, Compete, Device, Measure, Prove, Reply, Request, Setup, Source, Vendor
 from autosched.measure.process import ChildError
 from autosched.measure.rivals import check_names
-from autosched.measure.vendor import NAME as VENDOR_NAME
+from autosched.measure.vendor import vendor_name
 from autosched.record import Measurement, Status
 from autosched.sketches.codegen import Generated, generate
 from autosched.sketches.op import Op
@@ -247,7 +247,7 @@ class LocalMeasurer:
         sources = tuple(source for error, source in proved if not error and source is not None)
         reply = self._one(op, Compare(sources), self.protocol.compare_timeout_s)
         blocks = self._blocks(reply, "comparison", "measure with fewer finalists")
-        return summarize(VENDOR_NAME, blocks, [error for error, _ in proved])
+        return summarize(vendor_name(op), blocks, [error for error, _ in proved])
 
     def compete(self, op: Op, schedule: Schedule, rivals: Sequence[str]) -> Competition:
         """A schedule against what people would use instead, in interleaved blocks, after it survived its long proof.

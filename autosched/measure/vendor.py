@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autosched.errors import UnsupportedError
 from autosched.measure.tensors import torch_dtype
+from autosched.measure.vendor_convolution import Convolution, convolution
 from autosched.sketches.builders import BLOCK
 from autosched.sketches.op import EpilogueStep, Op, Operand, Product, Ragged
 from autosched.sketches.reference import FUNCTIONS, aligned, groups_of_rows
@@ -19,11 +20,17 @@ from autosched.sketches.view import matrix_views, run_length
 if TYPE_CHECKING:
     import torch
 
-NAME = "cublas"
+#: The libraries by what they compute.
+MATRICES, CONVOLUTIONS = "cublas", "cudnn"
 _REMEDY = "compare with none"
 
 Vendor = Callable[["Sequence[torch.Tensor]", "torch.Tensor"], "torch.Tensor"]
 """Called with the operands in the op's order and a tensor for the output; returns the result, which may be another."""
+
+
+def vendor_name(op: Op) -> str:
+    """Name of the library that computes the op's products, whether it takes them or not."""
+    return MATRICES if convolution(op, op.products[0]) is None else CONVOLUTIONS
 
 
 def vendor(op: Op) -> Vendor:
@@ -35,6 +42,7 @@ def vendor(op: Op) -> Vendor:
       takes column by column (``strides={"a_scale": (1, M)}``), the scales alone.
     * int8: ``torch._int_mm``.
     * Ragged rows: ``torch._grouped_mm``, for bf16.
+    * Convolutions and their gradients: ``torch.ops.aten.convolution`` (a bias with it) and ``convolution_backward``.
     * A gated pair: two calls, the activation and the multiplication.
 
     Nothing waits for the device. Running it raises ``UnsupportedError`` where the library refuses the operands.
@@ -67,6 +75,9 @@ def vendor(op: Op) -> Vendor:
 def _product(op: Op, product: Product, matrix: _Matrix | None, steps: Sequence[EpilogueStep]) -> tuple[Vendor, int]:
     """What computes a product, and how many of ``steps`` it does on the way."""
     dtype = op.operand(product.left).dtype
+    found = convolution(op, product)
+    if found is not None:
+        return _convolution(op, found, product, steps)
     if product.factors:
         return _block_scaled_mm(op, product), 0
     if op.ragged is not None:
@@ -98,7 +109,7 @@ def _step(op: Op, step: EpilogueStep, value: torch.Tensor, tensors: Sequence[tor
 
 @contextlib.contextmanager
 def precision(op: Op, *, reduced: bool) -> Iterator[None]:
-    """The library's precision while an op runs, restored afterwards.
+    """The library's precision while an op runs, restored afterwards. Convolutions try all algorithms at first.
 
     Args:
         op: tf32 ops may use tf32, all others compute fp32 in full.
@@ -106,23 +117,24 @@ def precision(op: Op, *, reduced: bool) -> Iterator[None]:
     """
     import torch
 
-    matmul = torch.backends.cuda.matmul
-    before = (
-        matmul.allow_tf32,
-        matmul.allow_bf16_reduced_precision_reduction,
-        matmul.allow_fp16_reduced_precision_reduction,
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    tf32 = op.operand(op.products[0].left).dtype.name == "tf32"
+    wanted: tuple[tuple[Any, str, Any], ...] = (
+        (matmul, "allow_tf32", tf32),
+        (matmul, "allow_bf16_reduced_precision_reduction", reduced),
+        (matmul, "allow_fp16_reduced_precision_reduction", reduced),
+        (cudnn, "allow_tf32", tf32),
+        (cudnn, "benchmark", True),
+        (cudnn, "benchmark_limit", 0),  # of algorithms: none
     )
-    matmul.allow_tf32 = op.operand(op.products[0].left).dtype.name == "tf32"
-    matmul.allow_bf16_reduced_precision_reduction = reduced
-    matmul.allow_fp16_reduced_precision_reduction = reduced
+    before = [getattr(where, name) for where, name, _ in wanted]
+    for where, name, value in wanted:
+        setattr(where, name, value)
     try:
         yield
     finally:
-        (
-            matmul.allow_tf32,
-            matmul.allow_bf16_reduced_precision_reduction,
-            matmul.allow_fp16_reduced_precision_reduction,
-        ) = before
+        for (where, name, _), value in zip(wanted, before, strict=True):
+            setattr(where, name, value)
 
 
 @dataclass(frozen=True)
@@ -253,6 +265,24 @@ def _plain(op: Op, matrix: _Matrix | None) -> tuple[str, str, str]:
     return matrix.m, matrix.n, matrix.k
 
 
+def _convolution(op: Op, found: Convolution, product: Product, steps: Sequence[EpilogueStep]) -> tuple[Vendor, int]:
+    """The library's convolution, with a bias that comes first in the epilogue."""
+    dtype = op.operand(product.left).dtype
+    if dtype.bytes == 1:
+        raise UnsupportedError(f"the vendor library has no convolution of {dtype.name}", _REMEDY)
+    bias = _bias(op, steps, found.features) if found.takes_bias else None
+    names = {name: op.operands.index(op.operand(name)) for name in (product.left, product.right)}
+    names |= {"bias": op.operands.index(bias)} if bias is not None else {}
+    call = found.call()
+
+    def run(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+        return call(
+            {name: tensors[place].flatten() if name == "bias" else tensors[place] for name, place in names.items()}
+        )
+
+    return _refusable(run), int(bias is not None)
+
+
 def _scaled_mm(op: Op, product: Product, matrix: _Matrix | None, steps: Sequence[EpilogueStep]) -> tuple[Vendor, int]:
     """``torch._scaled_mm``, with the scales and the bias that lead the epilogue."""
     import torch
@@ -267,7 +297,7 @@ def _scaled_mm(op: Op, product: Product, matrix: _Matrix | None, steps: Sequence
         raise UnsupportedError("the vendor library takes 8-bit floats only with K and N divisible by 16", _REMEDY)
     scales = _scales(op, steps, (m, n))
     done = len([scale for scale in scales if scale is not None])
-    bias = _bias(op, steps[done:], n)
+    bias = _bias(op, steps[done:], frozenset((n,)))
     ones: dict[torch.device, torch.Tensor] = {}
 
     def factor(
@@ -357,12 +387,12 @@ def _scales(op: Op, steps: Sequence[EpilogueStep], axes: tuple[str, str]) -> tup
     return (found[0], None) if found and not found[0].axes else (None, None)
 
 
-def _bias(op: Op, steps: Sequence[EpilogueStep], n: str) -> Operand | None:
-    """The step that comes next, if it adds a row of the output's own 16-bit type."""
+def _bias(op: Op, steps: Sequence[EpilogueStep], columns: frozenset[str]) -> Operand | None:
+    """The step that comes next, if it adds a row of the output's own 16-bit type along these axes."""
     if not steps or STEPS[steps[0].kind].does != "add" or steps[0].operand is None or steps[0].factor != 1.0:
         return None
     operand = op.operand(steps[0].operand)
-    fits = operand.axes == {n} and operand.dtype == op.output.dtype and operand.dtype.bytes == 2
+    fits = operand.axes == columns and operand.dtype == op.output.dtype and operand.dtype.bytes == 2
     return operand if fits else None
 
 

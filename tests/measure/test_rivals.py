@@ -119,7 +119,7 @@ def test_a_kernel_without_a_rival_that_ran_still_has_its_time() -> None:
 def test_names_are_checked() -> None:
     assert check_names(["triton.autotune", "cublas"]) == ("triton.autotune", "cublas")
     with pytest.raises(
-        InvalidInputError, match=r"unknown rival 'tvm' \(one of cublas, cublas-default, inductor, inductor-tri"
+        InvalidInputError, match=r"unknown rival 'tvm' \(one of cublas, cublas-default, cudnn, inductor, inductor-tri"
     ):
         check_names(["cublas", "tvm"])
 
