@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autosched.features.roofline import roofline_us
-from autosched.features.workload import extents, product_bytes
+from autosched.features.workload import distinct, extents, product_bytes
 from autosched.sketches.knobs import KNOB_NAMES, KNOBS
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ LOAD_LATENCY_US = 0.6
 #: What a sketch without the knob does: one part, one piece, one row of tiles, and none of the switches.
 _WITHOUT = np.array([[1 if info.log2 else 0] for info in KNOBS.values()], np.int32)
 _FACTS = ("persistent", "tma_store", "workspace", "stream_k", "atomic", "copied_a", "copied_b", "summed")
-_ROWS = ("m", "n", "k", "batch", "operands_a", "operands_b", "turns", "narrow_a", "narrow_b", *_FACTS)
+_OPERANDS = ("operands_a", "operands_b", "turns", "narrow_a", "narrow_b", "distinct_a", "distinct_b")
+_ROWS = ("m", "n", "k", "batch", *_OPERANDS, *_FACTS)
 #: Bytes that one thread loads at once where addresses are aligned, and the fewest that an asynchronous copy takes.
 WIDEST, ASYNC = 16, 4
 
@@ -94,7 +95,9 @@ class Constants:
             turns = max(facts["trans_a"], 1 - facts["trans_b"])
             operands = sides[::-1] if facts["swapped"] else sides
             narrow = [_narrow(facts, side) for side in "ab"]
-            rows.append([*extents(op, sketch), *operands, turns, *narrow, *(facts[x] for x in _FACTS)])
+            sided = (op.products[0].left, op.products[0].right)[:: -1 if facts["swapped"] else 1]
+            shares = [distinct(op, sketch, name) for name in sided]
+            rows.append([*extents(op, sketch), *operands, turns, *narrow, *shares, *(facts[x] for x in _FACTS)])
         left = op.operand(op.products[0].left)
         read, written = op.compulsory_bytes
         return cls(
@@ -129,6 +132,8 @@ class Columns:
         programs: Work items: output tiles of all matrices times splits.
         narrow_a, narrow_b: Loads that a gather takes for each byte of the operand beyond those of ``WIDEST`` bytes
             each, since its rows are aligned to fewer; 0 for boxes.
+        distinct_a, distinct_b: Elements of the operand over those that its tiles index: below 1 where several indices
+            read one element.
         rounds: Work items that the busiest SM does; whole steps of them where steps are dealt out evenly.
         rows, columns: Elements of M and N that the operands of a step have together.
         k_steps: Steps of the reduction loop of one work item, at least 1.
@@ -164,6 +169,7 @@ class Columns:
         self.tma_store, self.workspace, self.atomic = constant["tma_store"], constant["workspace"], constant["atomic"]
         self.copied_a, self.copied_b, self._turns = constant["copied_a"], constant["copied_b"], constant["turns"]
         self.narrow_a, self.narrow_b = constant["narrow_a"], constant["narrow_b"]
+        self.distinct_a, self.distinct_b = constant["distinct_a"], constant["distinct_b"]
         self._tile()
         self._resources()
 

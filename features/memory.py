@@ -76,7 +76,7 @@ def compute(c: Columns) -> tuple[Column, ...]:
     target = k.target
     panel_a = c.m * c.k * c.batch * f32(k.element) * c.operands_a
     panel_b = c.n * c.k * c.batch * f32(k.element) * c.operands_b
-    operands = panel_a + panel_b
+    operands = panel_a * c.distinct_a + panel_b * c.distinct_b
     stored = c.m * c.n * c.batch * f32(k.output) + f32(k.extra_bytes)
     l2 = c.tiles_n * panel_a + c.tiles_m * panel_b + stored
     parts: Column = np.where(c.stream_k > 0, _cut(c) * c.area, c.split_k * c.m * c.n * c.batch)
@@ -86,7 +86,13 @@ def compute(c: Columns) -> tuple[Column, ...]:
     rows = np.minimum(np.maximum(c.group_m, np.ceil(resident / c.tiles_n)), c.tiles_m)
     columns = np.minimum(np.ceil(resident / rows), c.tiles_n)
     repeats = np.maximum(resident / (rows * columns), one)
-    wave = (rows * c.rows + columns * c.columns) * repeats * c.k_steps * c.block_k * f32(k.element)
+    wave = (
+        (rows * c.rows * c.distinct_a + columns * c.columns * c.distinct_b)
+        * repeats
+        * c.k_steps
+        * c.block_k
+        * f32(k.element)
+    )
     reloaded = np.maximum(wave * (c.programs / resident) - operands, f32(0))
     missed = one - np.minimum(f32(target.l2_bytes) / operands, one)
     dram = f32(k.compulsory) + reloaded * missed

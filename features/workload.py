@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from autosched.sketches.op import Op
+    from autosched.sketches.op import Op, Operand
     from autosched.sketches.sketch import Sketch
 
 
@@ -28,6 +29,19 @@ def extents(op: Op, sketch: Sketch) -> Extents:
         return Extents(m, n, k, batch)
     groups = min(m, batch)
     return Extents(m / groups, n, k, groups)
+
+
+def distinct(op: Op, sketch: Sketch, name: str) -> float:
+    """Elements of an operand over those that its tiles index: 1 but where several indices read one element."""
+    operand = op.operand(name)
+    if all(expr.merged(op.extents) for expr in operand.index):
+        return 1.0
+    indices = prod(sketch.view.extent(g) for g in ("batch", "m", "n", "k") if _indexes(sketch, operand, g))
+    return op.read_elements(operand) / indices
+
+
+def _indexes(sketch: Sketch, operand: Operand, group: str) -> bool:
+    return any(name in operand.axes for fused in sketch.view.group(group) for name in fused.axes)
 
 
 def product_bytes(op: Op) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.features import extract, roofline_us
+from autosched.features import COLUMN, extract, roofline_us
+from autosched.features.workload import distinct
 from autosched.sketches.builders import conv2d, conv2d_input_grad, conv2d_weight_grad, gemm
 from autosched.sketches.op import Op
 from autosched.sketches.rules import derive
@@ -34,6 +35,21 @@ def test_flops_and_bytes_of_the_roofline_lie_inside() -> None:
     assert (op.flops, sum(op.compulsory_bytes)) == (flops, moved)
     bound = 1e6 * max(flops / H200.peak_flops("bf16"), moved / H200.bandwidth)
     assert roofline_us(op, H200) == pytest.approx(bound)
+
+
+def test_what_neighbouring_windows_share_comes_from_memory_once() -> None:
+    """Each element of x is read by nine taps: tiles index nine times as many elements as there are, padding and all."""
+    op = conv2d(32, 64, 56, 56, 64, 3, 3, 1, 1)
+    plain = derive(op, H200)[0]
+    assert distinct(op, plain, "x") == 1 / 9
+    assert distinct(op, plain, "w") == 1.0
+    schedule = Schedule.of(plain, block_m=128, block_n=64, block_k=64, group_m=8)
+    found = extract(op, H200, ScheduleBatch.of((plain,), [schedule]))[0]
+    resident = 132 * 3  # three CTAs of 3 stages of (128 + 64) * 64 * 2 bytes an SM, one column of tiles
+    wave = (resident * 128 / 9 + 64) * 576 * 2
+    assert 2 ** found[COLUMN["log2_wave_over_l2"]] == pytest.approx(wave / H200.l2_bytes, rel=1e-5)
+    strided = conv2d(32, 64, 56, 56, 64, 1, 1, 2)
+    assert distinct(strided, derive(strided, H200)[0], "x") == 1.0
 
 
 @pytest.mark.parametrize(
