@@ -342,7 +342,7 @@ BUILDERS: dict[str, Builder] = {
 }
 
 #: Sizes in a builder's order, or by name.
-Shape = Sequence[int] | Sequence[int | Sequence[int]] | Mapping[str, int] | Mapping[str, int | Sequence[int]]
+Shape = Sequence[int | Sequence[int]] | Mapping[str, int | Sequence[int]]
 
 
 def build_named(

@@ -28,7 +28,7 @@ from autosched.progress import Progress
 from autosched.record import Status
 from autosched.search import GeneratedSpace
 from autosched.settings import load
-from autosched.sketches.builders import gemm
+from autosched.sketches.builders import build_named, gemm
 from autosched.sketches.target import PRESETS
 from autosched.store import Store
 from autosched.tune import tune_op
@@ -114,6 +114,15 @@ def test_the_budget_in_seconds_is_kept() -> None:
     short = tune(Budget(trials=64, seconds=0.3), measurer=Pretended(seconds=0.02))
     assert short.trials < 64
     assert short.status == "partial"
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_weight_grad", "conv2d_input_grad"])
+def test_convolutions_are_tuned_like_any_op(name: str) -> None:
+    sizes: dict[str, int | tuple[int, int]] = {"N": 2, "C": 16, "H": 14, "W": 14, "K": 32, "R": 3, "S": 3}
+    shape = {**sizes, "stride": 2, "padding": (1, 0), "groups": 2}
+    result = tune_op(name, shape, budget=8, measurer=SyntheticMeasurer(TARGET), strategy="random", log=False)
+    assert result.status == "tuned"
+    assert result.op == build_named(name, shape)
 
 
 def test_scales_by_name_are_the_ops_own() -> None:

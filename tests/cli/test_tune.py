@@ -18,7 +18,7 @@ from autosched.log import LogContents, TuningLog
 from autosched.measure.replay import ReplayMeasurer
 from autosched.measure.synthetic import SyntheticMeasurer
 from autosched.record import Measurement
-from autosched.sketches.builders import gemm
+from autosched.sketches.builders import conv2d, gemm
 from autosched.sketches.op import Op
 from autosched.sketches.schedule import Schedule
 from autosched.sketches.target import PRESETS
@@ -191,6 +191,9 @@ BAD = {
     "rank": (("tune", "gemm", "--shape", "512,512"), "(512, 512)", "M,N,K"),
     "no numbers": (("tune", "gemm", "--shape", "a,b,c"), "'a,b,c'", "4096,4096,4096"),
     "half named": (("tune", "gemm", "--shape", "M=1,2,3"), "'M=1,2,3'", "M=4096"),
+    "rank of conv2d": (("tune", "conv2d", "--shape", "1,3,8,8,4,3,3,1"), "8 entries", "N,C,H,W,K,R,S,stride,padding"),
+    "kernel": (("tune", "conv2d", "--shape", "1,3,8,8,4,9,3,1,0"), "R = 9", "pad more"),
+    "layout of conv2d": (("tune", "conv2d", "--shape", "1,3,8,8,4,3,3,1,0", "--layout", "nn"), "'nn'", "nhwc, nchw"),
     "zero": (("tune", "gemm", "--shape", "512,0,512"), "extent N is 0", "positive"),
     "negative": (("tune", "gemm", "--shape", "512,-3,512"), "extent N is -3", "positive"),
     "too large": (("tune", "gemm", "--shape", "4294967296,4294967296,4294967296"), "4294967296", "smaller"),
@@ -264,9 +267,19 @@ def test_internal_errors_exit_3_and_show_a_traceback_only_on_request(cli: Cli, m
     assert debugged.json["error"]["type"] == "ZeroDivisionError"
 
 
+def test_convolutions(cli: Cli) -> None:
+    ran = cli("tune", "conv2d", "--shape", "32,64,56,56,64,3,3,1,1", "--budget", "0", "--on", "recorded", "--json")
+    assert (ran.code, ran.json["op"], ran.json["status"]) == (0, "conv2d", "tuned")
+    assert ran.json["key"] == conv2d(32, 64, 56, 56, 64, 3, 3, 1, 1).key()
+    shape = "N=8,C=64,H=28,W=28,K=64,R=3,S=3,stride=2x1,groups=4"
+    named = cli("tune", "conv2d", "--shape", shape, "--layout", "nchw", "--budget", "0", "--on", "recorded", "--json")
+    assert named.json["key"] == conv2d(8, 64, 28, 28, 64, 3, 3, (2, 1), groups=4, layout="nchw").key()
+
+
 def test_parse_shape() -> None:
     assert parse_shape("1,2, 3") == [1, 2, 3]
     assert parse_shape("M=1,N=2,K=3") == {"M": 1, "N": 2, "K": 3}
+    assert parse_shape("R=3,stride=2x1") == {"R": 3, "stride": (2, 1)}
     with pytest.raises(InvalidInputError, match="twice"):
         parse_shape("M=1,M=2")
 
