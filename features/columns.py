@@ -42,7 +42,8 @@ LOAD_LATENCY_US = 0.6
 
 #: What a sketch without the knob does: one part, one piece, one row of tiles, and none of the switches.
 _WITHOUT = np.array([[1 if info.log2 else 0] for info in KNOBS.values()], np.int32)
-_FACTS = ("persistent", "tma_store", "workspace", "stream_k", "atomic", "copied_a", "copied_b", "summed")
+_IMAGE = ("image_outer", "image_n", "image_h", "image_w")
+_FACTS = ("persistent", "tma_store", "workspace", "stream_k", "atomic", "copied_a", "copied_b", "summed", *_IMAGE)
 _OPERANDS = ("operands_a", "operands_b", "turns", "narrow_a", "narrow_b", "distinct_a", "distinct_b")
 _ROWS = ("m", "n", "k", "batch", *_OPERANDS, *_FACTS)
 #: Bytes that one thread loads at once where addresses are aligned, and the fewest that an asynchronous copy takes.
@@ -127,7 +128,8 @@ class Columns:
         persistent, tma_store, workspace, stream_k, atomic, copied_a, copied_b, summed: Facts of the row's sketch, 0
             or 1.
         block_m, block_n, block_k, warps, stages, group_m, split_k, flatten, subtile, specialize, dependent, unroll,
-            maxnreg, evict, cache: Knobs; an absent one is 1, or 0 for a switch.
+            maxnreg, evict, cache, box_h, box_w: Knobs; an absent one is 1, or 0 for a switch.
+        image_outer, image_n, image_h, image_w: Extents of the image that boxes are taken from, 0 without any.
         tiles_m, tiles_n: Output tiles along M and N (the last may be partial).
         programs: Work items: output tiles of all matrices times splits.
         narrow_a, narrow_b: Loads that a gather takes for each byte of the operand beyond those of ``WIDEST`` bytes
@@ -162,6 +164,7 @@ class Columns:
         self.specialize, self.dependent = column["specialize"], column["dependent"]
         self.unroll, self.maxnreg = column["unroll"], column["maxnreg"]
         self.evict, self.cache = column["evict"], column["cache"]
+        self.box_h, self.box_w = column["box_h"], column["box_w"]
         constant: dict[str, Column] = dict(zip(_ROWS, c.table.take(self.index, axis=1), strict=True))
         self.m, self.n, self.k, self.batch = constant["m"], constant["n"], constant["k"], constant["batch"]
         self.operands_a, self.operands_b = constant["operands_a"], constant["operands_b"]
@@ -170,6 +173,8 @@ class Columns:
         self.copied_a, self.copied_b, self._turns = constant["copied_a"], constant["copied_b"], constant["turns"]
         self.narrow_a, self.narrow_b = constant["narrow_a"], constant["narrow_b"]
         self.distinct_a, self.distinct_b = constant["distinct_a"], constant["distinct_b"]
+        self.image_outer, self.image_n = constant["image_outer"], constant["image_n"]
+        self.image_h, self.image_w = constant["image_h"], constant["image_w"]
         self._tile()
         self._resources()
 
@@ -179,13 +184,20 @@ class Columns:
         self.columns: Column = self.block_n * self.operands_b
         self.edges: Column = self.rows + self.columns
         self.tiles_m: Column = np.ceil(self.m / self.block_m)
-        self.tiles_n: Column = np.ceil(self.n / self.block_n)
+        self.tiles_n: Column = np.where(self.image_w > 0, self._boxes(), np.ceil(self.n / self.block_n))
         self.programs: Column = self.tiles_m * self.tiles_n * self.batch * self.split_k
         self.k_steps: Column = np.ceil(np.ceil(self.k / self.block_k) / self.split_k)
         sms = np.float32(self.constants.target.sms)
         even = np.ceil(self.programs * self.k_steps / sms) / self.k_steps
         self.rounds: Column = np.where(self.stream_k > 0, even, np.ceil(self.programs / sms))
         self.k_padded: Column = self.k_steps * self.split_k * self.block_k
+
+    def _boxes(self) -> Column:
+        """Image boxes along N: those that overhang rows, columns or images count."""
+        images = np.maximum(self.block_n / (self.box_h * self.box_w), np.float32(1))
+        sides = (self.image_n / images, self.image_h / self.box_h, self.image_w / self.box_w)
+        found: Column = self.image_outer * np.ceil(sides[0]) * np.ceil(sides[1]) * np.ceil(sides[2])
+        return found
 
     def _resources(self) -> None:
         c, target = self.constants, self.constants.target

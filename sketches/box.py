@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.sketches.op import Operand
+from autosched.sketches.op import Op, Operand
 from autosched.sketches.view import MatrixView
 
 #: Extents whose coordinates are 32-bit integers; the largest stride in bytes (CUDA driver, cuTensorMapEncodeTiled).
 LARGEST_EXTENT = 2**31
 LARGEST_STRIDE = 2**40
+#: Dimensions of a descriptor.
+LARGEST_RANK = 5
 #: Bytes of a cache line. Boxes whose rows begin in the midst of one touch more lines than they fill.
 LINE = 128
 
@@ -26,6 +28,58 @@ class BoxMap:
 
     transposed: bool
     folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMap:
+    """A descriptor over a tensor's own dimensions, in which a tile and a step of the reduction are a box.
+
+    Attributes:
+        dims: The dimensions, outermost in memory first.
+        boxed: Axes along which a tile is a box, outermost first: images, rows, columns.
+        channel: Innermost axis of the reduction, which the box has a step of; it has one index along the others.
+    """
+
+    dims: tuple[int, ...]
+    boxed: tuple[str, ...]
+    channel: str
+
+
+def image_map(op: Op, view: MatrixView, operand: Operand, group: str) -> ImageMap | None:
+    """How boxes over several axes of ``group`` lie in ``operand``, or ``None`` where none do.
+
+    Every axis of the group walks a dimension of its own by 1, in the order of the tensor's memory; the innermost axis
+    of the reduction is the innermost dimension. Others may shift the box by any step. What a box holds outside the
+    tensor is zero (CUDA driver, cuTensorMapEncodeTiled), as padding is.
+    """
+    names = {g: [x for fused in view.group(g) for x in fused.axes if op.extents[x] > 1] for g in (group, "k", "batch")}
+    if len(names[group]) < 2 or not names["k"] or any(view.is_dynamic(g) for g in (group, "k", "batch")):
+        return None
+    channel, shifting = names["k"][-1], {*names["k"][:-1], *names["batch"]}
+    dims = sorted(range(len(operand.shape)), key=lambda i: (-operand.strides[i], i))
+    boxed: list[str] = []
+    for place, i in enumerate(dims):
+        expr, last = operand.index[i], place == len(dims) - 1
+        terms = [(name, c) for name, c in expr.terms if op.extents[name] > 1 and name not in shifting]
+        if expr.divisor > 1 or len(terms) > 1 or any(c != 1 for _, c in terms):
+            return None
+        walked = terms[0][0] if terms else ""
+        if last != (walked == channel) or (walked and not last and walked not in names[group]):
+            return None
+        boxed += [walked] if walked and not last else []
+        size = operand.strides[i] * operand.dtype.bytes
+        if operand.strides[i] != 1 if last else size % 16 != 0 or not 0 < size < LARGEST_STRIDE:
+            return None
+    if boxed != names[group] or len(dims) > LARGEST_RANK or max(operand.shape) >= LARGEST_EXTENT:
+        return None
+    return ImageMap(tuple(dims), tuple(boxed), channel)
+
+
+def image_box(rank: int, block: int, box_h: int, box_w: int) -> tuple[int, ...]:
+    """Sides of the box of ``block`` elements along ``rank`` axes, at least 2: the third from the end has the rest."""
+    if rank == 2:
+        return block // box_w, box_w
+    return (1,) * (rank - 3) + (block // (box_h * box_w), box_h, box_w)
 
 
 def box_map(view: MatrixView, operand: Operand, rows: str, columns: str) -> BoxMap | None:

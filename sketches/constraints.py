@@ -28,6 +28,7 @@ REASONS: tuple[str, ...] = (
     "block_k: a box over the reduction would read into the next matrix of the batch",
     "maxnreg: fewer registers than the accumulator alone takes",
     "sum: a thread has less than one element of the tile",
+    "box: rows and columns of an image box are more than the tile has",
 )
 
 
@@ -125,6 +126,7 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
         (batch.fact("folded_k") == 1) & (batch.k_extents[batch.sketch_index] % bk != 0),
         dot & (maxnreg > 0) & (accumulators > (maxnreg - 24) * 32 * warps),
         ~dot & (bk * bn < 32 * warps),
+        np.maximum(batch.column("box_h"), 1) * np.maximum(batch.column("box_w"), 1) > bn,
     )
     codes = np.zeros(len(batch), np.int16)
     for code, bad in reversed(list(enumerate(checks, 1))):

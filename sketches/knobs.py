@@ -42,6 +42,8 @@ KNOBS: dict[str, KnobInfo] = {
     "maxnreg": KnobInfo(0, False, "registers a thread at most, 0 for the compiler's choice", True),
     "evict": KnobInfo(0, False, "gathered operand that the caches drop first: 0 none, 1 columns', 2 rows'", True),
     "cache": KnobInfo(0, False, "whether gathers bypass the first-level cache (.cg)", True),
+    "box_h": KnobInfo(8, True, "image rows of a tile that is a box of an image"),
+    "box_w": KnobInfo(16, True, "image columns of a tile that is a box of an image"),
 }
 #: Share of samples that leave a knob that seldom matters at its default.
 SELDOM = 0.75

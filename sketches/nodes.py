@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
+from typing import ClassVar
 
+from autosched.sketches.box import ImageMap
 from autosched.sketches.knobs import Knob
 from autosched.sketches.op import Op
 from autosched.sketches.view import MatrixView
@@ -158,6 +160,8 @@ class Load:
     tag = "load"
     tma = 0
     copied = 0
+    #: Axes along which a tile of the fixed group is a box, outermost first; none where it is a run of indices.
+    boxed: ClassVar[tuple[str, ...]] = ()
 
     @property
     def fixed(self) -> str:
@@ -208,6 +212,45 @@ class CopiedLoad(TmaLoad):
     def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
         """Whether each kernel is launched before the one ahead of it has ended (programmatic dependent launch)."""
         return (Knob("dependent", (0, 1)),)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLoad(TmaLoad):
+    """A box of an image: neighbouring rows and columns of some images, shifted by the taps of the reduction.
+
+    What lies outside the image is zero, so that padding takes no masks. It stands on the right of the dot alone: on the
+    left a box of several dimensions would reach the tensor cores through registers.
+
+    Attributes:
+        image: How boxes lie in the tensor.
+    """
+
+    image: ImageMap = ImageMap((), (), "")
+
+    tag = "image"
+
+    @property
+    def boxed(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The map's."""
+        return self.image.boxed
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """Sides of the box; tiles are powers of two, and a step stays within the channels of one tap."""
+        *_, height, width = (1, *(op.extents[x] for x in self.image.boxed))
+        size, channels = op.operand(self.operand).dtype.bytes, op.extents[self.image.channel]
+        depths = _tile_values(view.extent("k"), 512 // size, 32 if size == 1 else 16)
+        sides = {"box_h": height if len(self.image.boxed) > 2 else 1, "box_w": width}
+        boxes = (Knob(name, _sides(extent)) for name, extent in sides.items() if extent > 1 or name == "box_w")
+        return (
+            Knob("block_n", _tile_values(view.extent("n"))),
+            Knob("block_k", tuple(v for v in depths if channels % v == 0)),
+            *boxes,
+        )
+
+
+def _sides(extent: int) -> tuple[int, ...]:
+    """Powers of two up to the first that holds ``extent``, which is as long as a box can be."""
+    return tuple(1 << i for i in range(MAX_TILE.bit_length()) if 1 << i < 2 * extent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 from autosched.sketches.box import box_map
 from autosched.sketches.knobs import KNOB_NAMES, Knob
@@ -77,6 +78,7 @@ class Sketch:
             "align_out": self.view.row_alignment(op.output),
             "batch": self.view.extent("batch"),
             "folded_k": int(any(_folds(op, self.view, load) for load in self.loads)),
+            **_image_facts(op, self.loads),
         }
         return Sketch(
             self.view,
@@ -98,6 +100,16 @@ class Sketch:
         lines.append("  knobs:")
         lines += [f"    {knob.name:8s} {', '.join(map(str, knob.values))}" for knob in self.knobs]
         return "\n".join(lines)
+
+
+def _image_facts(op: Op, loads: tuple[Load, ...]) -> dict[str, int]:
+    """Extents of the image that boxes are taken from, all 0 without any; ``image_outer`` are axes of boxes of 1."""
+    sizes = next(([op.extents[name] for name in load.boxed] for load in loads if load.boxed), None)
+    if sizes is None:
+        return {"image_outer": 0, "image_n": 0, "image_h": 0, "image_w": 0}
+    *rest, width = sizes
+    height = rest.pop() if len(rest) > 1 else 1
+    return {"image_outer": prod(rest[:-1]), "image_n": rest[-1], "image_h": height, "image_w": width}
 
 
 def _folds(op: Op, view: MatrixView, load: Load) -> bool:

@@ -62,6 +62,7 @@ def generate(op: Op, schedule: Schedule) -> Generated:
     knobs = {name: info.default for name, info in KNOBS.items()} | dict(schedule.knobs)
     main = Kernel("contract", op, sketch.view, knobs, warps=knobs["warps"], stages=knobs["stages"])
     main.maxnreg = knobs["maxnreg"]
+    main.boxed = next((node.boxed for node in sketch.loads if node.boxed), ())
     after: list[Kernel] = []
 
     def reduction(begin: str, end: str) -> None:

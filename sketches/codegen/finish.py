@@ -42,7 +42,7 @@ def emit_store(node: object, k: Kernel, piece: Piece, start: str) -> None:
 def _direct(node: DirectFinish, k: Kernel, epilogue: Epilogue) -> list[Kernel]:
     for span in k.spans:
         start = k.place("n", span)
-        piece = _piece(k, _values(k, span), start, span.width)
+        piece = _piece(k, _values(k, span), start, span.start, span.width)
         epilogue(k, piece)
         emit_store(node.store, k, piece, start)
     return []
@@ -62,7 +62,7 @@ def _subtiled(node: SubtiledFinish, k: Kernel, epilogue: Epilogue) -> list[Kerne
         for i, values in enumerate(pieces):
             first = span.start + i * width
             start = f"tile_n * {k.knob('block_n')}" + (f" + {first}" if first else "")
-            piece = _piece(k, values, start, width)
+            piece = _piece(k, values, start, first, width)
             epilogue(k, piece)
             emit_store(node.store, k, piece, start)
     return []
@@ -73,7 +73,7 @@ def _workspace(node: WorkspaceFinish, k: Kernel, epilogue: Epilogue) -> list[Ker
     wide = _is_wide(k)
     for span in k.spans:
         for i, value in enumerate(_values(k, span).values()):
-            piece = _piece(k, {"": value}, k.place("n", span), span.width)
+            piece = _piece(k, {"": value}, k.place("n", span), span.start, span.width)
             pointers, bounds = _partial_sums(k, piece, "part.to(tl.int64)" if wide else "part", i)
             k.line(store(pointers, piece.value, bounds))
     dependent = bool(k.knobs["dependent"])
@@ -108,7 +108,7 @@ def _add_parts(after: Kernel, epilogue: Epilogue) -> None:
     if after.dependent:
         after.line("tl.extra.cuda.gdc_wait()")
     totals = {name: "total" + name.removeprefix("acc") for name in after.op.accumulators}
-    piece = _piece(after, totals, "tile_n * BLOCK_N", after.knobs["block_n"])
+    piece = _piece(after, totals, "tile_n * BLOCK_N", 0, after.knobs["block_n"])
     names = {total: "parts" + total.removeprefix("total") for total in totals.values()}
     bounds = ""
     for i, (total, parts) in enumerate(names.items()):
@@ -200,10 +200,10 @@ def _values(k: Kernel, span: Span) -> dict[str, str]:
     return {name: accumulator(name, span) for name in k.op.accumulators}
 
 
-def _piece(k: Kernel, values: dict[str, str], start: str, width: int) -> Piece:
+def _piece(k: Kernel, values: dict[str, str], start: str, first_column: int, width: int) -> Piece:
     """Emits the row and column indices of a piece of the tile."""
     k.line(f"rows = {k.place('m', k.spans[0])} + tl.arange(0, {k.knob('block_m')})")
-    k.line(f"columns = {start} + tl.arange(0, {width})")
+    k.emit_columns(start, first_column, width)
     first, *others = values.items()
     return Piece(first[1], "rows", "columns", width, k.knobs["block_m"], k.knobs["block_n"], tuple(others))
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil, log2, prod
 
+from autosched.sketches.box import image_box
 from autosched.sketches.op import Op, Operand
 from autosched.sketches.view import FusedAxis, MatrixView, run_length
 
@@ -77,9 +78,9 @@ class Box:
     """A host tensor descriptor: tensor, sizes and strides as host expressions, block shape."""
 
     tensor: str
-    sizes: tuple[str, str]
-    strides: tuple[int, int]
-    block: tuple[int, int]
+    sizes: tuple[str, ...]
+    strides: tuple[int, ...]
+    block: tuple[int, ...]
 
 
 @dataclass
@@ -103,6 +104,7 @@ class Kernel:
         first_row: Name of the tile's first row where tiles do not begin at multiples of their size; set by the Work
             node.
         row_limit: Name of the row at which such a tile ends, if that is earlier than its size says.
+        boxed: Axes of the columns along which a tile is a box, outermost first; none where it is a run of indices.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Kernel:
     partial: str = "none"
     first_row: str = ""
     row_limit: str = ""
+    boxed: tuple[str, ...] = ()
 
     # -- text -----------------------------------------------------------------------------------------------------
     def line(self, text: str) -> None:
@@ -166,14 +169,14 @@ class Kernel:
         name = f"TILES_{group.upper()}"
         if self.view.is_dynamic(group):
             return f"tl.cdiv({self.extent(group)}, {block})"
-        return self.const(name, -(-self.view.extent(group) // self.constants[block]))
+        return self.const(name, self._tiles(group, self.constants[block]))
 
     def host_tiles(self, group: str, block: str) -> str:
         """The same number as a host expression."""
         size = self.constants[block]
         if self.view.is_dynamic(group):
             return f"-(-{host_extent(self.op, self.view, group)} // {size})"
-        return str(-(-self.view.extent(group) // size))
+        return str(self._tiles(group, size))
 
     def all_tiles(self) -> str:
         """Number of tiles of all batches, as the kernel computes it."""
@@ -187,7 +190,66 @@ class Kernel:
 
     def tile_count(self) -> int:
         """The same number at the tuned size."""
-        return self.view.extent("batch") * prod(-(-self.view.extent(g) // self.knobs[f"block_{g}"]) for g in "mn")
+        return self.view.extent("batch") * prod(self._tiles(g, self.knobs[f"block_{g}"]) for g in "mn")
+
+    def _tiles(self, group: str, block: int) -> int:
+        """Number of tiles along ``group`` at the tuned size."""
+        if group == "n" and self.boxed:
+            return prod(self.box_counts)
+        return -(-self.view.extent(group) // block)
+
+    @property
+    def box_sides(self) -> tuple[int, ...]:
+        """Sides of a tile that is a box, one an axis of ``boxed``."""
+        return image_box(len(self.boxed), *(self.knobs[x] for x in ("block_n", "box_h", "box_w")))
+
+    @property
+    def box_counts(self) -> tuple[int, ...]:
+        """Boxes along each axis of ``boxed``."""
+        return tuple(-(-self.op.extents[x] // side) for x, side in zip(self.boxed, self.box_sides, strict=True))
+
+    def emit_corner(self, name: str) -> None:
+        """Emits the first index of the tile's box along each axis of ``boxed``, called ``{name}_{axis}``."""
+        inner = 1
+        lines = []
+        for axis, side, count in reversed(list(zip(self.boxed, self.box_sides, self.box_counts, strict=True))):
+            place = f"tile_n // {inner}" if inner > 1 else "tile_n"
+            place += f" % {count}" if axis != self.boxed[0] else ""
+            lines.append(f"{name}_{axis} = {place}" + (f" * {side}" if side > 1 else ""))
+            inner *= count
+        for line in reversed(lines):
+            self.line(line)
+
+    def emit_columns(self, start: str, first: int, width: int) -> None:
+        """Emits ``columns``, the indices of a piece of the tile along the group; outside a box they are at its end.
+
+        Args:
+            start: The first one, where the tile is a run of indices.
+            first: Its place in the tile.
+            width: How many.
+        """
+        if not self.boxed:
+            self.line(f"columns = {start} + tl.arange(0, {width})")
+            return
+        self.line(f"lane = {f'{first} + ' if first else ''}tl.arange(0, {width})")
+        self.emit_corner("corner")
+        inner, flat, inside = 1, "", []
+        lines = []
+        for axis, side in reversed(list(zip(self.boxed, self.box_sides, strict=True))):
+            part = f"lane // {inner}" if inner > 1 else "lane"
+            part = f"({part}) % {side}" if inner > 1 and axis != self.boxed[0] else part
+            part = f"lane % {side}" if inner == 1 and axis != self.boxed[0] else part
+            lines.append(f"at_{axis} = corner_{axis}" + (f" + {part}" if side > 1 else ""))
+            inner *= side
+            if self.op.extents[axis] % side:
+                inside.append(f"(at_{axis} < {self.op.extents[axis]})")
+        for line in reversed(lines):
+            self.line(line)
+        for axis in self.boxed:
+            flat = f"({flat}) * {self.op.extents[axis]} + at_{axis}" if flat else f"at_{axis}"
+        if inside:
+            flat = f"tl.where({' & '.join(reversed(inside))}, {flat}, {self.extent('n')})"
+        self.line(f"columns = {flat}")
 
     def workspace(self) -> str:
         """Declares the workspace of fp32 sums as a pointer argument."""
@@ -203,7 +265,7 @@ class Kernel:
     def descriptor(self, name: str, tensor: Operand, box: Box) -> str:
         """Declares a descriptor of ``tensor``'s element type as an argument."""
         self.boxes[name] = box
-        kind = f"tensordesc<{tensor.dtype.triton}[{box.block[0]}, {box.block[1]}]>"
+        kind = f"tensordesc<{tensor.dtype.triton}[{', '.join(map(str, box.block))}]>"
         self.params.setdefault(name, Param(name, kind, name))
         return name
 
@@ -256,6 +318,8 @@ class Kernel:
         """Whether tiles of ``block`` overhang the group."""
         if group == "m" and self.row_limit:
             return True
+        if group == "n" and self.boxed:
+            return any(self.op.extents[x] % side for x, side in zip(self.boxed, self.box_sides, strict=True))
         return self.view.is_dynamic(group) or self.view.extent(group) % block != 0
 
     def limit(self, group: str) -> str:

@@ -6,13 +6,15 @@ for each accumulator.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
 
 from autosched.sketches.box import box_map
 from autosched.sketches.codegen.copy import emit_copy
 from autosched.sketches.codegen.gather import Gather
-from autosched.sketches.codegen.kernel import WHOLE, Kernel, Span, along, load
-from autosched.sketches.nodes import CopiedLoad, Load, PointerLoad, TmaLoad
+from autosched.sketches.codegen.kernel import WHOLE, Box, Kernel, Span, along, load, scaled
+from autosched.sketches.nodes import CopiedLoad, ImageLoad, Load, PointerLoad, TmaLoad
+from autosched.sketches.op import Affine
 
 
 @singledispatch
@@ -93,6 +95,58 @@ def _copied_prologue(node: CopiedLoad, k: Kernel) -> None:
 @emit_step.register
 def _copied_step(node: CopiedLoad, k: Kernel) -> None:
     _boxes(node, k, folded=k.batched)
+
+
+@emit_prologue.register
+def _image_prologue(node: ImageLoad, k: Kernel) -> None:
+    tensor, sides = k.op.operand(node.operand), dict(zip(node.boxed, k.box_sides, strict=True))
+    sides[node.image.channel] = k.knobs["block_k"]
+    exprs = [tensor.index[i] for i in node.image.dims]
+    block = tuple(next((sides[x] for x in expr.axes if x in sides), 1) for expr in exprs)
+    sizes = tuple(str(tensor.shape[i]) for i in node.image.dims)
+    strides = tuple(tensor.strides[i] for i in node.image.dims)
+    k.descriptor(f"{node.operand}_desc", tensor, Box(tensor.name, sizes, strides, block))
+    k.emit_corner(node.operand)
+
+
+@emit_step.register
+def _image_step(node: ImageLoad, k: Kernel) -> None:
+    name, channels = node.operand, k.op.extents[node.image.channel]
+    names = {axis: f"{name}_{axis}" for axis in node.boxed}
+    names[node.image.channel] = "k0"
+    taps = [x for fused in k.view.group("k") for x in fused.axes if k.op.extents[x] > 1][:-1]
+    if taps:
+        k.line(f"{name}_tap = k0 // {channels}")
+        names[node.image.channel] = f"k0 - {name}_tap * {channels}"
+    inner = 1
+    for axis in reversed(taps):
+        part = f"{name}_tap // {inner}" if inner > 1 else f"{name}_tap"
+        names[axis] = f"({part}{f' % {k.op.extents[axis]}' if axis != taps[0] else ''})"
+        inner *= k.op.extents[axis]
+    if k.batched:
+        names |= _batch_indices(k)
+    places = [_coordinate(k.op.operand(name).index[i], names) for i in node.image.dims]
+    shape = f"({k.knob('block_n')}, {k.knob('block_k')})"
+    k.line(f"{name} = {name}_desc.load([{', '.join(places)}]).reshape{shape}.T")
+
+
+def _batch_indices(k: Kernel) -> dict[str, str]:
+    """The index of each axis of the batch."""
+    names, inner = {}, 1
+    axes = [x for fused in k.view.group("batch") for x in fused.axes if k.op.extents[x] > 1]
+    for axis in reversed(axes):
+        part = f"batch // {inner}" if inner > 1 else "batch"
+        names[axis] = f"({part}{f' % {k.op.extents[axis]}' if axis != axes[0] else ''})"
+        inner *= k.op.extents[axis]
+    return names
+
+
+def _coordinate(expr: Affine, names: Mapping[str, str]) -> str:
+    """A dimension's index from those of the axes; axes without a name have the index 0."""
+    text = " + ".join(scaled(names[axis], c) for axis, c in expr.terms if axis in names and c)
+    if not text:
+        return str(expr.const)
+    return text + (f" {'+' if expr.const > 0 else '-'} {abs(expr.const)}" if expr.const else "")
 
 
 def _scattered(node: PointerLoad, k: Kernel) -> bool:

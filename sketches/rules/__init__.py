@@ -6,7 +6,7 @@ from autosched.errors import UnsupportedError
 from autosched.sketches.constraints import explain_invalid
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import Rule, State
-from autosched.sketches.rules.load_path import CopyRule, LoadPathRule, StorePathRule
+from autosched.sketches.rules.load_path import CopyRule, ImageRule, LoadPathRule, StorePathRule
 from autosched.sketches.rules.persistent import PersistentRule
 from autosched.sketches.rules.ragged import RaggedRule
 from autosched.sketches.rules.split import SplitReductionRule, StreamRule
@@ -28,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     CopyRule(),
     StreamRule(),
     RaggedRule(),
+    ImageRule(),
 )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map
+from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map, image_map
 from autosched.sketches.nodes import (
     AtomicFinish,
     CopiedLoad,
     DirectFinish,
+    ImageLoad,
     Load,
     PointerLoad,
     PointerStore,
@@ -46,6 +47,36 @@ class LoadPathRule:
                 if box is not None
             }
             yield _replaced(state, found), f"{', '.join(found)} through a TMA descriptor"
+
+
+class ImageRule:
+    """Replaces the pointer gather of the columns by boxes of an image, where every tile and step of them is one."""
+
+    name = "image boxes"
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Fires on the right of the dot, where no simpler box describes the operand and some depth divides channels.
+
+        The output is stored through pointers: a tile of it is a box as well.
+        """
+        if not isinstance(state, Sketch) or not target.has_tma or state.combine.summed or op.ragged is not None:
+            return
+        if not isinstance(getattr(state.finish, "store", PointerStore()), PointerStore):
+            return
+        (side,) = [side for side in _sides(state) if side[0].fixed == "n"]
+        operands = [op.operand(load.operand) for load in side]
+        maps = [image_map(op, state.view, operand, "n") for operand in operands]
+        if not all(isinstance(load, PointerLoad) for load in side) or None in maps:
+            return
+        if any(box_map(state.view, operand, "k", "n") for operand in operands):
+            return
+        found = {
+            load.operand: ImageLoad(load.operand, load.rows, load.columns, True, image)
+            for load, image in zip(side, maps, strict=True)
+            if image is not None
+        }
+        if all(knob.values for load in found.values() for knob in load.knobs(op, state.view)):
+            yield _replaced(state, found), f"{', '.join(found)} as boxes of an image through a TMA descriptor"
 
 
 class CopyRule:
@@ -139,6 +170,8 @@ class StorePathRule:
         if not isinstance(state, Sketch) or not target.has_tma or op.ragged is not None:
             return
         finish = state.finish
+        if any(load.boxed for load in state.loads):
+            return
         if not isinstance(finish, DirectFinish | SubtiledFinish) or not isinstance(finish.store, PointerStore):
             return
         box = box_map(state.view, op.output, "m", "n")

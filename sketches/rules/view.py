@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autosched.sketches.box import box_map, image_map
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import State
 from autosched.sketches.target import Target
@@ -26,13 +27,21 @@ class MatrixViewRule:
 
 
 class OperandSideRule:
-    """Exchanges rows and columns, so that a skinny product gives the tensor cores rows of the other operand."""
+    """Exchanges rows and columns, so that the tensor cores get rows of the other operand."""
 
     name = "operand side"
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Fires on a view as it is written that has fewer rows than ``SKINNY`` and more columns."""
+        """Fires on a view as it is written that has fewer rows than ``SKINNY`` and more columns.
+
+        And on one whose rows are read as boxes of an image: on the right of the dot these stay in shared memory.
+        """
         if op.ragged is not None:  # groups are of rows
             return
-        if isinstance(state, MatrixView) and not state.swapped and state.extent("m") < SKINNY <= state.extent("n"):
-            yield state.transposed(), state.transposed().tag
+        if not isinstance(state, MatrixView) or state.swapped:
+            return
+        turned = state.transposed()
+        rows = [op.operand(state.left(product)) for product in op.products]
+        images = all(image_map(op, turned, x, "n") and box_map(turned, x, "k", "n") is None for x in rows)
+        if images or state.extent("m") < SKINNY <= state.extent("n"):
+            yield turned, turned.tag
