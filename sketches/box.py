@@ -37,7 +37,7 @@ class ImageMap:
     Attributes:
         dims: The dimensions, outermost in memory first.
         boxed: Axes along which a tile is a box, outermost first: images, rows, columns.
-        channel: Innermost axis of the reduction, which the box has a step of; it has one index along the others.
+        channel: The axis of the innermost dimension, which the box has a run of; it has one index along all others.
     """
 
     dims: tuple[int, ...]
@@ -45,17 +45,18 @@ class ImageMap:
     channel: str
 
 
-def image_map(op: Op, view: MatrixView, operand: Operand, group: str) -> ImageMap | None:
-    """How boxes over several axes of ``group`` lie in ``operand``, or ``None`` where none do.
+def image_map(op: Op, view: MatrixView, operand: Operand, group: str, inner: str) -> ImageMap | None:
+    """How boxes over several axes of ``group`` and a run of ``inner`` lie in ``operand``, or ``None`` where none do.
 
     Every axis of the group walks a dimension of its own by 1, in the order of the tensor's memory; the innermost axis
-    of the reduction is the innermost dimension. Others may shift the box by any step. What a box holds outside the
-    tensor is zero (CUDA driver, cuTensorMapEncodeTiled), as padding is.
+    of ``inner`` is the innermost dimension. Others may shift the box by any step. What a box holds outside the tensor
+    reads as zero and is not written (CUDA driver, cuTensorMapEncodeTiled).
     """
-    names = {g: [x for fused in view.group(g) for x in fused.axes if op.extents[x] > 1] for g in (group, "k", "batch")}
-    if len(names[group]) < 2 or not names["k"] or any(view.is_dynamic(g) for g in (group, "k", "batch")):
+    groups = (group, inner, "batch")
+    names = {g: [x for fused in view.group(g) for x in fused.axes if op.extents[x] > 1] for g in groups}
+    if len(names[group]) < 2 or not names[inner] or any(view.is_dynamic(g) for g in groups):
         return None
-    channel, shifting = names["k"][-1], {*names["k"][:-1], *names["batch"]}
+    channel, shifting = names[inner][-1], {*names[inner][:-1], *names["batch"]}
     dims = sorted(range(len(operand.shape)), key=lambda i: (-operand.strides[i], i))
     boxed: list[str] = []
     for place, i in enumerate(dims):
@@ -73,6 +74,13 @@ def image_map(op: Op, view: MatrixView, operand: Operand, group: str) -> ImageMa
     if boxed != names[group] or len(dims) > LARGEST_RANK or max(operand.shape) >= LARGEST_EXTENT:
         return None
     return ImageMap(tuple(dims), tuple(boxed), channel)
+
+
+def image_store(op: Op, view: MatrixView) -> ImageMap | None:
+    """How boxes of columns lie in the output with rows as channels; none where a box would reach into other rows."""
+    found = image_map(op, view, op.output, "n", "m")
+    others = [x for g in ("m", "batch") for fused in view.group(g) for x in fused.axes if op.extents[x] > 1]
+    return found if found is not None and others == [found.channel] else None
 
 
 def image_box(rank: int, block: int, box_h: int, box_w: int) -> tuple[int, ...]:

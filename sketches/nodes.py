@@ -14,6 +14,8 @@ from autosched.sketches.view import MatrixView
 MAX_TILE = 256
 #: Tile widths that are no power of two: 64 + 32 and 128 + 64 columns, an accumulator each.
 PIECED = (96, 192)
+#: Stands where a node has to be given a map.
+NOWHERE = ImageMap((), (), "")
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
@@ -225,7 +227,7 @@ class ImageLoad(TmaLoad):
         image: How boxes lie in the tensor.
     """
 
-    image: ImageMap = ImageMap((), (), "")
+    image: ImageMap = NOWHERE
 
     tag = "image"
 
@@ -345,6 +347,17 @@ class TmaStore:
 
     tag = "tma"
     tma = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStore(TmaStore):
+    """Store of a box of an image, clipped to it.
+
+    Attributes:
+        image: How boxes lie in the output.
+    """
+
+    image: ImageMap = NOWHERE
 
 
 Store = PointerStore | TmaStore

@@ -31,6 +31,7 @@ class Piece:
         block_m: Rows of the tile, which decide whether rows overhang.
         block_n: Columns of the whole tile, which decide whether columns overhang.
         others: Name of the value of each further accumulator.
+        first: Place of its first column in the tile.
     """
 
     value: str
@@ -40,6 +41,7 @@ class Piece:
     block_m: int
     block_n: int
     others: tuple[tuple[str, str], ...] = ()
+    first: int = 0
 
 
 def emit_epilogue(node: ChainEpilogue, k: Kernel, piece: Piece) -> None:

@@ -7,10 +7,11 @@ from functools import singledispatch
 
 from autosched.sketches.codegen.combine import accumulator
 from autosched.sketches.codegen.epilogue import Piece, tile_pointers
-from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Region, Span, host_extent, load, power, store
+from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Box, Kernel, Region, Span, host_extent, load, power, store
 from autosched.sketches.nodes import (
     AtomicFinish,
     DirectFinish,
+    ImageStore,
     PointerStore,
     SubtiledFinish,
     TmaStore,
@@ -195,6 +196,25 @@ def _tma_store(node: TmaStore, k: Kernel, piece: Piece, start: str) -> None:
     k.line(f"{name}.store([{', '.join(place)}], {value}.to(tl.{out.dtype.tl}))")
 
 
+@emit_store.register
+def _image_store(node: ImageStore, k: Kernel, piece: Piece, start: str) -> None:
+    out, channels = k.op.output, k.knob("block_m")
+    sides, places, left, inner = {}, {node.image.channel: f"tile_m * {channels}"}, piece.width, 1
+    for axis, side in reversed(list(zip(k.boxed, k.box_sides, strict=True))):
+        sides[axis] = min(side, left)  # a piece is whole rows of the box, or a part of one
+        first = piece.first // inner % side
+        places[axis] = f"corner_{axis}" + (f" + {first}" if first else "")
+        left, inner = left // sides[axis], inner * side
+    sides[node.image.channel] = piece.block_m
+    axes = [next((x for x in out.index[i].axes if x in sides), "") for i in node.image.dims]
+    block = tuple(sides.get(axis, 1) for axis in axes)
+    sizes = tuple(str(out.shape[i]) for i in node.image.dims)
+    strides = tuple(out.strides[i] for i in node.image.dims)
+    name = k.descriptor(f"{out.name}_desc", out, Box(out.name, sizes, strides, block))
+    value = f"tl.trans({piece.value}).to(tl.{out.dtype.tl}).reshape({', '.join(map(str, block))})"
+    k.line(f"{name}.store([{', '.join(places.get(axis, '0') for axis in axes)}], {value})")
+
+
 def _values(k: Kernel, span: Span) -> dict[str, str]:
     """Name of each accumulator's piece, by accumulator."""
     return {name: accumulator(name, span) for name in k.op.accumulators}
@@ -205,7 +225,8 @@ def _piece(k: Kernel, values: dict[str, str], start: str, first_column: int, wid
     k.line(f"rows = {k.place('m', k.spans[0])} + tl.arange(0, {k.knob('block_m')})")
     k.emit_columns(start, first_column, width)
     first, *others = values.items()
-    return Piece(first[1], "rows", "columns", width, k.knobs["block_m"], k.knobs["block_n"], tuple(others))
+    sizes = (k.knobs["block_m"], k.knobs["block_n"])
+    return Piece(first[1], "rows", "columns", width, *sizes, tuple(others), first_column)
 
 
 def _partial_sums(k: Kernel, piece: Piece, part: str, number: int) -> tuple[str, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map, image_map
+from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map, image_map, image_store
 from autosched.sketches.nodes import (
     AtomicFinish,
     CopiedLoad,
     DirectFinish,
     ImageLoad,
+    ImageStore,
     Load,
     PointerLoad,
     PointerStore,
@@ -57,7 +58,7 @@ class ImageRule:
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
         """Fires on the right of the dot, where no simpler box describes the operand and some depth divides channels.
 
-        The output is stored through pointers: a tile of it is a box as well.
+        Before that the output is stored through pointers, since a tile of it becomes a box as well.
         """
         if not isinstance(state, Sketch) or not target.has_tma or state.combine.summed or op.ragged is not None:
             return
@@ -65,7 +66,7 @@ class ImageRule:
             return
         (side,) = [side for side in _sides(state) if side[0].fixed == "n"]
         operands = [op.operand(load.operand) for load in side]
-        maps = [image_map(op, state.view, operand, "n") for operand in operands]
+        maps = [image_map(op, state.view, operand, "n", "k") for operand in operands]
         if not all(isinstance(load, PointerLoad) for load in side) or None in maps:
             return
         if any(box_map(state.view, operand, "k", "n") for operand in operands):
@@ -170,9 +171,12 @@ class StorePathRule:
         if not isinstance(state, Sketch) or not target.has_tma or op.ragged is not None:
             return
         finish = state.finish
-        if any(load.boxed for load in state.loads):
-            return
         if not isinstance(finish, DirectFinish | SubtiledFinish) or not isinstance(finish.store, PointerStore):
+            return
+        if any(load.boxed for load in state.loads):
+            image = image_store(op, state.view)
+            if image is not None:
+                yield replace(state, finish=replace(finish, store=ImageStore(True, image))), "the output as image boxes"
             return
         box = box_map(state.view, op.output, "m", "n")
         if box is not None and not box.folded:

@@ -42,6 +42,6 @@ class OperandSideRule:
             return
         turned = state.transposed()
         rows = [op.operand(state.left(product)) for product in op.products]
-        images = all(image_map(op, turned, x, "n") and box_map(turned, x, "k", "n") is None for x in rows)
+        images = all(image_map(op, turned, x, "n", "k") and box_map(turned, x, "k", "n") is None for x in rows)
         if images or state.extent("m") < SKINNY <= state.extent("n"):
             yield turned, turned.tag
