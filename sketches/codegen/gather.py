@@ -215,7 +215,8 @@ class Gather:
         known, uniform, vectors = self._from(i), self._terms(i, self._uniform), self._terms(i, self._vectors)
         start = " + ".join(x for x in (known if known != "0" else "", uniform) if x) or "0"
         if not self._terms(i, self._fixed):
-            return (f"{start} + {vectors}" if start != "0" else vectors) or "0", self.moving if vectors else ""
+            value = " + ".join(x for x in (start if start != "0" or not vectors else "", vectors) if x)
+            return value, self.moving if vectors else ""
         if not vectors:
             return start, self.fixed
         return f"{along(start, self.fixed)} + {along(vectors, self.moving)}", ""
