@@ -117,15 +117,15 @@ class MatrixView:
     def row_alignment(self, tensor: Operand) -> int:
         """Largest power of two of bytes, at most 16, that divides the start of every contiguous row of ``tensor``.
 
-        1 where no group walks the tensor with stride 1. The base address is taken to be 16-byte aligned.
+        1 where no group of a tile walks the tensor with stride 1. The base address is taken to be 16-byte aligned.
         """
-        strides = [
-            a.stride(tensor.name) for g in ("batch", "m", "n", "k") for a in self.group(g) if a.extent > 1 or a.dynamic
+        walks = [
+            (g, abs(a.stride(tensor.name))) for g in ("batch", "m", "n", "k") for a in self.group(g) if not a.is_single
         ]
-        strides = [abs(s) for s in strides if s]
+        strides = [s for _, s in walks if s]
         if not strides and tensor.start == 0:
             return 16
-        if 1 not in strides:
+        if not any(s == 1 and g != "batch" for g, s in walks):
             return 1
         rest = [s for s in strides if s != 1] + [1] * (strides.count(1) - 1)  # a second one moves the start of a row
         rest += [s for s, expr in zip(tensor.strides, tensor.index, strict=True) if expr.divisor > 1]

@@ -82,6 +82,7 @@ def test_alignment_of_gathered_rows() -> None:
     assert alignment(conv2d(4, 3, 16, 16, 24, 3, 3, 1, 1)) == 2
     assert alignment(conv2d(4, 64, 16, 16, 24, 3, 3, 1, 1, layout="nchw")) == 2  # a tap moves a row by one element
     assert alignment(conv2d(4, 64, 16, 16, 24, 1, 1, layout="nchw")) == 16
+    assert alignment(conv2d(4, 64, 16, 16, 64, 3, 3, 1, 1, groups=64)) == 1  # neighbours are of other groups
     assert alignment(conv2d_input_grad(4, 64, 16, 16, 24, 3, 3, 2, 1), "grad") == 16
 
 
