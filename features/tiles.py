@@ -18,9 +18,11 @@ LOG = (
     Feature("log2_subtile", "log2 pieces", "knob subtile"),
     Feature("log2_tile_aspect", "log2 1", "block_m / block_n"),
     Feature("log2_tiles_m", "log2 tiles", "ceil(M / block_m)"),
-    Feature("log2_tiles_n", "log2 tiles", "ceil(N / block_n)"),
+    Feature("log2_tiles_n", "log2 tiles", "ceil(N / block_n); of image boxes those along each axis, multiplied"),
     Feature("log2_k_steps", "log2 steps", "steps of one part: ceil(ceil(K / block_k) / split_k)"),
     Feature("log2_unroll", "log2 steps", "knob unroll"),
+    Feature("log2_box_h", "log2 elements", "knob box_h"),
+    Feature("log2_box_w", "log2 elements", "knob box_w"),
     Feature("log2_padded_flops", "log2 1", "computed flops / flops of the op"),
 )
 LINEAR = (
@@ -56,6 +58,8 @@ def compute(c: Columns) -> tuple[Column, ...]:
         c.tiles_n,
         c.k_steps,
         c.unroll,
+        c.box_h,
+        c.box_w,
         np.float32(1) / (used_m * used_n * used_k),
         c.stages,
         c.flatten,

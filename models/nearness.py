@@ -21,6 +21,8 @@ SCALES = {
     "log2_group_m": 0.4,
     "log2_split_k": 0.7,
     "log2_subtile": 0.5,
+    "log2_box_h": 0.5,
+    "log2_box_w": 0.5,
     "flatten": 0.7,
     "persistent": 1.0,
     "tma_a": 0.7,

@@ -38,19 +38,30 @@ class ImageMap:
         dims: The dimensions, outermost in memory first.
         boxed: Axes along which a tile is a box, outermost first: images, rows, columns.
         channel: The axis of the innermost dimension, which the box has a run of; it has one index along all others.
+        steps: Elements of each dimension that count as one: every second column of a strided product is a column.
     """
 
     dims: tuple[int, ...]
     boxed: tuple[str, ...]
     channel: str
+    steps: tuple[int, ...]
+
+    def sizes(self, op: Op, operand: Operand) -> tuple[int, ...]:
+        """Extents of the descriptor."""
+        pairs = zip(self.dims, self.steps, strict=True)
+        return tuple(operand.shape[i] if step == 1 else -(-operand.shape[i] // step) for i, step in pairs)
+
+    def strides(self, operand: Operand) -> tuple[int, ...]:
+        """Elements between neighbours along each dimension of the descriptor."""
+        return tuple(operand.strides[i] * step for i, step in zip(self.dims, self.steps, strict=True))
 
 
 def image_map(op: Op, view: MatrixView, operand: Operand, group: str, inner: str) -> ImageMap | None:
     """How boxes over several axes of ``group`` and a run of ``inner`` lie in ``operand``, or ``None`` where none do.
 
-    Every axis of the group walks a dimension of its own by 1, in the order of the tensor's memory; the innermost axis
-    of ``inner`` is the innermost dimension. Others may shift the box by any step. What a box holds outside the tensor
-    reads as zero and is not written (CUDA driver, cuTensorMapEncodeTiled).
+    Every axis of the group walks a dimension of its own by 1, or alone by a step, in the order of the tensor's memory;
+    the innermost axis of ``inner`` is the innermost dimension. Others may shift the box by any step. What a box holds
+    outside the tensor reads as zero and is not written (CUDA driver, cuTensorMapEncodeTiled).
     """
     groups = (group, inner, "batch")
     names = {g: [x for fused in view.group(g) for x in fused.axes if op.extents[x] > 1] for g in groups}
@@ -59,21 +70,25 @@ def image_map(op: Op, view: MatrixView, operand: Operand, group: str, inner: str
     channel, shifting = names[inner][-1], {*names[inner][:-1], *names["batch"]}
     dims = sorted(range(len(operand.shape)), key=lambda i: (-operand.strides[i], i))
     boxed: list[str] = []
+    steps: list[int] = []
     for place, i in enumerate(dims):
         expr, last = operand.index[i], place == len(dims) - 1
-        terms = [(name, c) for name, c in expr.terms if op.extents[name] > 1 and name not in shifting]
-        if expr.divisor > 1 or len(terms) > 1 or any(c != 1 for _, c in terms):
+        moving = [(name, c) for name, c in expr.terms if op.extents[name] > 1]
+        terms = [(name, c) for name, c in moving if name not in shifting]
+        walked, step = terms[0] if terms else ("", 1)
+        alone = len(moving) == 1 and expr.const == 0 and step > 0 and not last
+        if expr.divisor > 1 or len(terms) > 1 or not (step == 1 or alone):
             return None
-        walked = terms[0][0] if terms else ""
+        steps.append(step)
         if last != (walked == channel) or (walked and not last and walked not in names[group]):
             return None
         boxed += [walked] if walked and not last else []
-        size = operand.strides[i] * operand.dtype.bytes
+        size = operand.strides[i] * step * operand.dtype.bytes
         if operand.strides[i] != 1 if last else size % 16 != 0 or not 0 < size < LARGEST_STRIDE:
             return None
     if boxed != names[group] or len(dims) > LARGEST_RANK or max(operand.shape) >= LARGEST_EXTENT:
         return None
-    return ImageMap(tuple(dims), tuple(boxed), channel)
+    return ImageMap(tuple(dims), tuple(boxed), channel, tuple(steps))
 
 
 def image_store(op: Op, view: MatrixView) -> ImageMap | None:

@@ -208,9 +208,8 @@ def _image_store(node: ImageStore, k: Kernel, piece: Piece, start: str) -> None:
     sides[node.image.channel] = piece.block_m
     axes = [next((x for x in out.index[i].axes if x in sides), "") for i in node.image.dims]
     block = tuple(sides.get(axis, 1) for axis in axes)
-    sizes = tuple(str(out.shape[i]) for i in node.image.dims)
-    strides = tuple(out.strides[i] for i in node.image.dims)
-    name = k.descriptor(f"{out.name}_desc", out, Box(out.name, sizes, strides, block))
+    sizes = tuple(map(str, node.image.sizes(k.op, out)))
+    name = k.descriptor(f"{out.name}_desc", out, Box(out.name, sizes, node.image.strides(out), block))
     value = f"tl.trans({piece.value}).to(tl.{out.dtype.tl}).reshape({', '.join(map(str, block))})"
     k.line(f"{name}.store([{', '.join(places.get(axis, '0') for axis in axes)}], {value})")
 

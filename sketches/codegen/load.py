@@ -103,9 +103,8 @@ def _image_prologue(node: ImageLoad, k: Kernel) -> None:
     sides[node.image.channel] = k.knobs["block_k"]
     exprs = [tensor.index[i] for i in node.image.dims]
     block = tuple(next((sides[x] for x in expr.axes if x in sides), 1) for expr in exprs)
-    sizes = tuple(str(tensor.shape[i]) for i in node.image.dims)
-    strides = tuple(tensor.strides[i] for i in node.image.dims)
-    k.descriptor(f"{node.operand}_desc", tensor, Box(tensor.name, sizes, strides, block))
+    sizes = tuple(map(str, node.image.sizes(k.op, tensor)))
+    k.descriptor(f"{node.operand}_desc", tensor, Box(tensor.name, sizes, node.image.strides(tensor), block))
     k.emit_corner(node.operand)
 
 
@@ -125,7 +124,8 @@ def _image_step(node: ImageLoad, k: Kernel) -> None:
         inner *= k.op.extents[axis]
     if k.batched:
         names |= _batch_indices(k)
-    places = [_coordinate(k.op.operand(name).index[i], names) for i in node.image.dims]
+    pairs = zip(node.image.dims, node.image.steps, strict=True)
+    places = [_coordinate(k.op.operand(name).index[i], names, step) for i, step in pairs]
     shape = f"({k.knob('block_n')}, {k.knob('block_k')})"
     k.line(f"{name} = {name}_desc.load([{', '.join(places)}]).reshape{shape}.T")
 
@@ -141,9 +141,9 @@ def _batch_indices(k: Kernel) -> dict[str, str]:
     return names
 
 
-def _coordinate(expr: Affine, names: Mapping[str, str]) -> str:
-    """A dimension's index from those of the axes; axes without a name have the index 0."""
-    text = " + ".join(scaled(names[axis], c) for axis, c in expr.terms if axis in names and c)
+def _coordinate(expr: Affine, names: Mapping[str, str], step: int) -> str:
+    """A dimension's index, in steps, from those of the axes; axes without a name have the index 0."""
+    text = " + ".join(scaled(names[axis], c // step) for axis, c in expr.terms if axis in names and c)
     if not text:
         return str(expr.const)
     return text + (f" {'+' if expr.const > 0 else '-'} {abs(expr.const)}" if expr.const else "")

@@ -31,6 +31,8 @@ LARGE = {
     "log2_tiles_n": 4,
     "log2_k_steps": 6,
     "log2_unroll": 0,
+    "log2_box_h": 0,
+    "log2_box_w": 0,
     "log2_padded_flops": 0,
     "stages": 4,
     "flatten": 1,

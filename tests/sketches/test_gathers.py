@@ -87,7 +87,7 @@ def test_alignment_of_gathered_rows() -> None:
 
 
 def test_padded_operands_are_gathered_and_the_others_are_boxes() -> None:
-    found = names(conv2d(32, 64, 56, 56, 64, 3, 3, 1, 1))
+    found = names(conv2d(32, 64, 56, 56, 64, 3, 3, 2, 1))
     assert found == {
         f"{work}.ptr-{w}.{finish}"
         for w in ("ptr", "tma")
@@ -287,7 +287,7 @@ def drawn(part: int) -> list[tuple[Op, Schedule]]:
     work = []
     for turn, op in list(enumerate(OPS.values()))[part::3]:
         for block_k in (16, 64):
-            work += spread(op, turn, 4, block_k=block_k, block_n=(32, 96)[turn % 2], subtile=(1, 2)[turn % 2])
+            work += spread(op, turn, 6, block_k=block_k, block_n=(32, 96)[turn % 2], subtile=(1, 2)[turn % 2])
     return work
 
 
@@ -309,7 +309,8 @@ def test_streams_and_images_whose_number_is_known_late() -> None:
     pytest.importorskip("triton")
     op = conv2d(2, 16, 7, 6, 72, 3, 3, 1, 1, dtype="fp16")
     work = [(o, s) for o, s in spread(op, 0, 40) if s.sketch.work.tag == "stream"]
-    assert {s.sketch.name for _, s in work} == {f"stream.ptr-{w}.atomic" for w in ("ptr", "tma", "copy")}
+    written = {s.sketch.name for _, s in work if not s.sketch.view.swapped}
+    assert written == {f"stream.ptr-{w}.atomic" for w in ("ptr", "tma", "copy")}
     assert failures(work, interpret(work)) == []
     op = conv2d(3, 16, 5, 5, 24, 3, 3, 1, 1, dtype="fp16", dynamic=["N"], epilogue=["bias"])
     work = spread(op, 0, 8)

@@ -50,13 +50,27 @@ def sketches(op: Op) -> tuple[Sketch, ...]:
 
 def test_rows_columns_and_images_are_a_box_and_taps_shift_it() -> None:
     """Dimensions are torch's N, C, H, W; memory has the channels innermost."""
-    expected = ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C")
+    ones = (1, 1, 1, 1)
+    expected = ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C", ones)
     for op in (BODY, conv2d(2, 64, 9, 9, 32, 3, 3), conv2d(2, 64, 9, 9, 32, 5, 3, 1, (4, 2), dilation=2)):
         assert image(op) == expected
     assert image(conv2d(2, 64, 9, 9, 64, 3, 3, 1, 1, groups=2)) == expected
-    assert image(conv3d(2, 16, 4, 5, 6, 16, 3, 3, 3, 1, 1)) == ImageMap((0, 2, 3, 4, 1), ("N", "O", "P", "Q"), "C")
-    assert image(conv1d(4, 32, 100, 64, 5, 1, 2)) == ImageMap((0, 2, 1), ("N", "Q"), "C")
-    assert image_store(BODY, turned(BODY)) == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "K")
+    assert image(conv3d(2, 16, 4, 5, 6, 16, 3, 3, 3, 1, 1)) == ImageMap(
+        (0, 2, 3, 4, 1), ("N", "O", "P", "Q"), "C", (1, *ones)
+    )
+    assert image(conv1d(4, 32, 100, 64, 5, 1, 2)) == ImageMap((0, 2, 1), ("N", "Q"), "C", (1, 1, 1))
+    assert image_store(BODY, turned(BODY)) == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "K", ones)
+
+
+def test_every_second_pixel_is_a_pixel_where_no_tap_moves_it() -> None:
+    op = conv2d(2, 64, 9, 10, 32, 1, 1, 2)
+    found = image(op)
+    assert found == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C", (1, 2, 2, 1))
+    assert found.sizes(op, op.operands[0]) == (2, 5, 5, 64)
+    assert found.strides(op.operands[0]) == (9 * 10 * 64, 2 * 10 * 64, 2 * 64, 1)
+    source = generate(op, scheduled(op, "swap.grid.tma-image.direct-tma", block_n=32, box_h=4, box_w=4)).source
+    assert "x_desc.load([x_N, x_P, x_Q, k0])" in source
+    assert image(conv2d(2, 64, 9, 10, 32, 1, 1, 2, 1)) is None  # padded: the first pixel lies outside
 
 
 @pytest.mark.parametrize(
@@ -149,6 +163,7 @@ OPS = {
     "dilated": conv2d(2, 32, 7, 7, 40, 3, 3, 1, 2, dtype="fp16", dilation=2),
     "groups": conv2d(2, 64, 6, 5, 48, 3, 2, 1, (1, 0), dtype="fp16", groups=2, epilogue=["bias", "residual"]),
     "unpadded": conv2d(2, 16, 9, 8, 24, 3, 3, dtype="fp32"),
+    "every second pixel": conv2d(2, 32, 9, 11, 24, 1, 1, 2, dtype="fp16", epilogue=["bias"]),
     "1d": conv1d(3, 32, 37, 24, 5, 1, 2, dtype="fp16"),
     "3d": conv3d(2, 16, 4, 5, 6, 16, 3, 3, 3, 1, 1, dtype="fp16"),
     "input gradient": conv2d_input_grad(2, 32, 9, 7, 16, 3, 3, 1, 1, dtype="fp16"),
@@ -208,7 +223,7 @@ def test_a_sketch_without_boxes_has_none_in_its_facts() -> None:
 def test_other_strides_than_torchs_are_boxes_where_16_bytes_divide_them() -> None:
     padded = conv2d(2, 12, 9, 9, 32, 3, 3, 1, 1, strides={"x": (9 * 9 * 16, 1, 9 * 16, 16)})
     x = padded.operands[0]
-    assert image(padded) == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C")
+    assert image(padded) == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C", (1, 1, 1, 1))
     assert (
         image(replace(padded, operands=(replace(x, strides=(9 * 9 * 12, 1, 9 * 12, 12)), *padded.operands[1:]))) is None
     )
