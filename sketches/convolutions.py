@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
-from autosched.sketches.assembly import Mapped, Wanted, assemble
-from autosched.sketches.dtypes import DTYPES
-from autosched.sketches.op import Affine, Axis, Op, Operand
+from autosched.sketches.assembly import Wanted
+from autosched.sketches.op import Affine, Op
+from autosched.sketches.windows import Window, Windows
 
 #: How tensors are stored: channels innermost (torch's ``channels_last``), or outermost after the batch.
 LAYOUTS = ("nhwc", "nchw")
@@ -219,118 +218,7 @@ def conv2d_input_grad(
     return _convolution("conv2d_input_grad", (n, c, h, w, k, r, s), stride, padding, options, _input_grad)
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """One spatial dimension.
-
-    Attributes:
-        letters: Of the input's size, the output's axis and the kernel's axis.
-        size: Elements of the input.
-        taps: Elements of the kernel.
-        stride: Elements of the input between neighbours of the output.
-        padding: Zeros on both sides.
-        dilation: Elements of the input between neighbours of the kernel.
-    """
-
-    letters: tuple[str, str, str]
-    size: int
-    taps: int
-    stride: int
-    padding: int
-    dilation: int
-
-    @property
-    def steps(self) -> int:
-        """Elements of the output."""
-        return (self.size + 2 * self.padding - self.dilation * (self.taps - 1) - 1) // self.stride + 1
-
-    def read(self) -> Affine:
-        """Element of the input that an output and a tap read."""
-        _, out, tap = self.letters
-        return Affine(((out, self.stride), (tap, self.dilation)), -self.padding)
-
-    def reading(self) -> Affine:
-        """Element of the output that reads an element of the input by a tap."""
-        size, _, tap = self.letters
-        return Affine(((size, 1), (tap, -self.dilation)), self.padding, self.stride)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """A convolution's sizes.
-
-    In the letters of its dimensions, lower case is an input's size or channels, upper case an axis of the output or the
-    kernel; N and K stand for both.
-
-    Attributes:
-        extents: By the letters of the shape: N, C, H, W, K, R, S.
-        windows: The spatial dimensions.
-        groups: Groups of channels.
-        layout: ``nhwc`` or ``nchw``.
-    """
-
-    extents: Mapping[str, int]
-    windows: tuple[_Window, ...]
-    groups: int
-    layout: str
-
-    @property
-    def x(self) -> str:
-        """Dimensions of the input."""
-        return "Nc" + "".join(w.letters[0].lower() for w in self.windows)
-
-    @property
-    def w(self) -> str:
-        """Dimensions of the kernel."""
-        return "KC" + "".join(w.letters[2] for w in self.windows)
-
-    @property
-    def out(self) -> str:
-        """Dimensions of the output."""
-        return "NK" + "".join(w.letters[1] for w in self.windows)
-
-    def axes(self, parallel: str, reduce: str, dynamic: Iterable[str] = ()) -> tuple[Axis, ...]:
-        """The groups and the axes of these letters."""
-        sizes = {x: self.extents[x] // (self.groups if x in "CK" else 1) for x in self.extents}
-        sizes |= {w.letters[1]: w.steps for w in self.windows}
-        grouped = (Axis("G", self.groups, "parallel"),) if self.groups > 1 else ()
-        outer = (Axis(x, sizes[x], "parallel", x in tuple(dynamic)) for x in parallel)
-        return (*grouped, *outer, *(Axis(x, sizes[x], "reduce") for x in reduce))
-
-    def sizes(self) -> dict[str, int]:
-        """Of every dimension."""
-        found = {"N": self.extents["N"], "c": self.extents["C"], "K": self.extents["K"]}
-        found["C"] = self.extents["C"] // self.groups
-        for w in self.windows:
-            found |= dict(zip((w.letters[0].lower(), *w.letters[1:]), (w.size, w.steps, w.taps), strict=True))
-        return found
-
-    def channels(self) -> dict[str, Affine]:
-        """Maps of the dimensions that hold the channels of all groups."""
-        if self.groups == 1:
-            return {"c": Affine((("C", 1),)), "K": Affine((("K", 1),))}
-        each = {x: self.extents[x.upper()] // self.groups for x in "cK"}
-        return {x: Affine((("G", each[x]), (x.upper(), 1))) for x in each}
-
-    def assembled(
-        self, name: str, inputs: Mapping[str, str], out: str, wanted: Wanted, axes: tuple[Axis, ...], padded: str,
-        maps: Mapping[str, Affine], columns: str,
-    ) -> Op:  # fmt: skip
-        """The op; ``padded`` is the input that ``maps`` may lead outside of."""
-        order = {t: t[0] + t[2:] + t[1] for t in (self.x, self.w, self.out)} if self.layout == "nhwc" else {}
-        extents, sizes = {a.name: a.extent for a in axes}, self.sizes()
-        outside = any(Operand("", DTYPES["fp32"], (sizes[x],), (1,), (m,)).guarded(extents) for x, m in maps.items())
-        mapped = Mapped(
-            axes=axes,
-            index={**self.channels(), **maps},
-            order=order,
-            columns=columns,
-            padded=(padded,) if outside else (),
-        )
-        return assemble(name, sizes, inputs, out, wanted, mapped=mapped)
-
-
-def _forward(name: str, shape: _Shape, wanted: Wanted) -> Op:
+def _forward(name: str, shape: Windows, wanted: Wanted) -> Op:
     if others := [x for x in wanted.dynamic if x != "N"]:
         raise UnsupportedError(f"dynamic axis {others[0]!r} of a convolution", "only N may be dynamic")
     axes = shape.axes("N" + shape.out[2:] + "K", "C" + shape.w[2:], wanted.dynamic)
@@ -338,14 +226,14 @@ def _forward(name: str, shape: _Shape, wanted: Wanted) -> Op:
     return shape.assembled(name, {"x": shape.x, "w": shape.w}, shape.out, wanted, axes, "x", maps, "K")
 
 
-def _weight_grad(name: str, shape: _Shape, wanted: Wanted) -> Op:
+def _weight_grad(name: str, shape: Windows, wanted: Wanted) -> Op:
     _check_plain(name, wanted)
     axes = shape.axes(shape.w, "N" + shape.out[2:])
     maps = {w.letters[0].lower(): w.read() for w in shape.windows}
     return shape.assembled(name, {"grad": shape.out, "x": shape.x}, shape.w, wanted, axes, "x", maps, "C")
 
 
-def _input_grad(name: str, shape: _Shape, wanted: Wanted) -> Op:
+def _input_grad(name: str, shape: Windows, wanted: Wanted) -> Op:
     _check_plain(name, wanted)
     axes = shape.axes("N" + shape.x[2:].upper() + "C", "K" + shape.w[2:])
     maps = {w.letters[1]: w.reading() for w in shape.windows}
@@ -360,11 +248,15 @@ def _convolution(
     stride: Each,
     padding: Each,
     options: Options,
-    make: Callable[[str, _Shape, Wanted], Op] = _forward,
+    make: Callable[[str, Windows, Wanted], Op] = _forward,
 ) -> Op:
     spatial = _SPATIAL[-(len(sizes) - 3) // 2 :]
     names = ("N", "C", *(x[0] for x in spatial), "K", *(x[2] for x in spatial))
     given: dict[str, Any] = {**options}
+    if unknown := set(given) - set(Options.__annotations__):
+        raise UsageError(
+            f"{name} has no argument {sorted(unknown)[0]!r}", f"one of {', '.join(Options.__annotations__)}"
+        )
     groups, layout = given.pop("groups", 1), given.pop("layout", LAYOUTS[0])
     dilation = given.pop("dilation", 1)
     extents = dict(zip(names, sizes, strict=True))
@@ -375,9 +267,9 @@ def _convolution(
         _each("dilation", dilation, len(spatial), 1),
         strict=True,
     )
-    windows = tuple(_Window(x, extents[x[0]], extents[x[2]], *each) for x, each in zip(spatial, steps, strict=True))
+    windows = tuple(Window(x, extents[x[0]], extents[x[2]], *each) for x, each in zip(spatial, steps, strict=True))
     _check_fit(extents, windows, groups, layout)
-    op = make(name, _Shape(extents, windows, groups, layout), Wanted(**given))
+    op = make(name, Windows(extents, windows, groups, layout), Wanted(**given))
     spec = {"builder": name, "shape": [*sizes, _said(stride), _said(padding)], "layout": layout}
     spec |= {"dilation": _said(dilation)} if any(w.dilation > 1 for w in windows) else {}
     op.spec.update(spec | ({"groups": groups} if groups > 1 else {}))
@@ -408,7 +300,7 @@ def _each(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
     return values
 
 
-def _check_fit(extents: Mapping[str, int], windows: Sequence[_Window], groups: int, layout: str) -> None:
+def _check_fit(extents: Mapping[str, int], windows: Sequence[Window], groups: int, layout: str) -> None:
     if layout not in LAYOUTS:
         raise InvalidInputError(f"unknown layout {layout!r}", f"one of {', '.join(LAYOUTS)}")
     for name in ("C", "K"):

@@ -204,6 +204,7 @@ def test_bytes_are_those_that_are_read() -> None:
         (lambda: conv2d(1, 3, 8, 8, 4, 3, 3, 1, (0, -1)), InvalidInputError, r"padding\[1\] is -1"),
         (lambda: conv2d(1, 3, 8, 8, 4, 3, 3, (1, 1, 1)), InvalidInputError, r"stride \(1, 1, 1\) for 2 spatial"),
         (lambda: conv2d(1, 3, 8, 8, 4, 3, 3, 1, "same"), InvalidInputError, "padding 'same'"),  # type: ignore[arg-type]
+        (lambda: conv2d(1, 3, 8, 8, 4, 3, 3, pad=1), UsageError, "no argument 'pad' .*dilation, groups"),  # type: ignore[call-arg]
         (lambda: conv2d(1, 3, 8, 8, 4, 3, 3, dilation=0), InvalidInputError, r"dilation\[0\] is 0"),
         (lambda: conv2d(1, 3, 8, 8, 4, 3, 3, groups=2), InvalidInputError, "2 groups of C = 3 channels"),
         (lambda: conv2d(1, 4, 8, 8, 6, 3, 3, groups=4), InvalidInputError, "4 groups of K = 6 channels"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from typing import Any
@@ -296,6 +297,36 @@ def test_results_are_the_references(part: int) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     work = drawn(part)
+    assert failures(work, interpret(work)) == []
+
+
+def any_convolution(draw: random.Random) -> Op:
+    """One with small random sizes and steps of any kind; drawn again if a kernel is longer than what it slides over."""
+    groups = draw.choice((1, 1, 2, 3, 8))
+    channels = (groups * draw.choice((1, 2, 3, 5, 8, 16)), groups * draw.choice((1, 2, 7, 8, 24)))
+    make: Any = draw.choice((conv1d, conv2d, conv2d, conv3d, conv2d_weight_grad, conv2d_input_grad))
+    rank = {conv1d: 1, conv3d: 3}.get(make, 2)
+    sizes, taps, stride, padding, dilation = (
+        [draw.randint(low, high) for _ in range(rank)]
+        for low, high in ((1, (40, 13, 6)[rank - 1]), (1, 4), (1, 3), (0, 3), (1, 3))
+    )
+    options: Any = {"layout": draw.choice(("nhwc", "nchw")), "dtype": draw.choice(("fp16", "fp32"))}
+    if make in (conv1d, conv2d, conv3d):
+        options["epilogue"] = draw.choice(([], ["bias"], ["residual", "relu"], ["row_scale"]))
+    shape: Any = (draw.randint(1, 3), channels[0], *sizes, channels[1], *taps)
+    try:
+        op: Op = make(*shape, stride, padding, dilation=dilation, groups=groups, **options)
+        return op
+    except InvalidInputError:
+        return any_convolution(draw)
+
+
+def test_random_convolutions() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    draw = random.Random(0)
+    work = [pair for turn in range(40) for pair in spread(any_convolution(draw), turn, 3, block_k=16 << turn % 3)]
+    assert len({op for op, _ in work}) == 40
     assert failures(work, interpret(work)) == []
 
 
