@@ -17,7 +17,17 @@ from autosched.measure.local import LocalMeasurer
 from autosched.record import Status
 from autosched.result import load_source
 from autosched.search.space import GeneratedSpace
-from autosched.sketches.builders import bmm, contraction, gemm, grouped_gemm
+from autosched.sketches.builders import (
+    bmm,
+    contraction,
+    conv1d,
+    conv2d,
+    conv2d_input_grad,
+    conv2d_weight_grad,
+    conv3d,
+    gemm,
+    grouped_gemm,
+)
 from autosched.sketches.codegen import generate
 from autosched.sketches.op import Op
 from autosched.sketches.reference import reference
@@ -52,6 +62,18 @@ OPS: dict[str, Op] = {
     "long reduction": gemm(96, 136, 8200),
     "dynamic rows": gemm(200, 264, 392, layout="nt", dynamic=["M"], epilogue=["bias"]),
     "grouped": grouped_gemm(5, 333, 264, 200, layout="nt"),
+    "conv2d": conv2d(3, 64, 13, 15, 72, 3, 3, 1, 1, epilogue=["bias", "relu"]),
+    "conv2d, fp16, stride": conv2d(3, 64, 13, 15, 72, 3, 3, 2, 1, dtype="fp16"),
+    "conv2d, fp8": conv2d(2, 64, 9, 9, 64, 3, 3, 1, 1, dtype="fp8e4m3", scales="tensor"),
+    "conv2d, tf32, dilated": conv2d(2, 32, 12, 9, 40, 3, 3, 1, 2, dtype="tf32", dilation=2),
+    "conv2d, groups": conv2d(2, 128, 9, 10, 64, 3, 3, 1, 1, groups=2, epilogue=["bias", "residual"]),
+    "conv2d, depthwise": conv2d(2, 40, 9, 10, 40, 3, 3, 1, 1, groups=40),
+    "conv2d, three channels": conv2d(2, 3, 33, 31, 64, 7, 7, 2, 3),
+    "conv2d, nchw": conv2d(2, 32, 11, 9, 40, 3, 3, 1, 1, dtype="fp16", layout="nchw"),
+    "conv1d": conv1d(4, 64, 203, 72, 5, 1, 2),
+    "conv3d": conv3d(2, 32, 5, 7, 9, 40, 3, 3, 3, 1, 1),
+    "kernel's gradient": conv2d_weight_grad(4, 64, 14, 14, 64, 3, 3, 1, 1),
+    "input's gradient": conv2d_input_grad(4, 64, 14, 14, 64, 3, 3, 2, 1),
     "two axes a group": contraction("akb,kcd->acbd", {"a": 5, "k": 264, "b": 24, "c": 12, "d": 16}),
 }
 
@@ -107,12 +129,17 @@ WORKSPACES = [
     ("split.copy-copy.atomic", {"split_k": 3, "dependent": 1}),
     ("grid.copy-copy.direct-ptr", {"dependent": 1}),
     ("stream.copy-copy.atomic", {"dependent": 0}),
+    ("swap.split.tma-image.workspace", {"split_k": 4, "dependent": 1, "box_h": 4, "box_w": 16}),
+    ("swap.split.tma-image.atomic", {"split_k": 4, "box_h": 4, "box_w": 16}),
+    ("swap.stream.ptr-image.atomic", {"box_h": 8, "box_w": 8}),
 ]
 BASE = {"block_m": 64, "block_n": 64, "block_k": 64, "warps": 4, "stages": 3, "group_m": 2}
 
 
 def op_of(name: str) -> Op:
-    """Odd strides where the sketch copies, else aligned."""
+    """Odd strides where the sketch copies, a convolution where it has image boxes, else aligned."""
+    if "image" in name:
+        return conv2d(4, 256, 14, 14, 128, 3, 3, 1, 1)
     return gemm(510, 515, 2051) if "copy" in name else gemm(512, 520, 2048)
 
 

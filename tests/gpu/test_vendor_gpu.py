@@ -10,7 +10,7 @@ from autosched.errors import UnsupportedError
 from autosched.measure.proof import Kernel, check_timing_output, normal_case, prove, run_case
 from autosched.measure.tensors import allocate
 from autosched.measure.vendor import precision, vendor
-from autosched.sketches.builders import gemm
+from autosched.sketches.builders import conv2d, conv2d_input_grad, conv2d_weight_grad, gemm
 from autosched.sketches.op import Op
 
 pytestmark = pytest.mark.gpu
@@ -57,6 +57,10 @@ OPS = [
     gemm(M, N, K, dtype="fp8e4m3", layout="nt", scales="tensor", epilogue=["bias"], out_dtype="fp16"),
     gemm(M, N, K, dtype="fp8e4m3", layout="nt", scales="row_column", fast_accumulate=True),
     gemm(M, N, K, dtype="fp8e4m3", layout="nt", scales="row_column", epilogue=["bias"]),
+    conv2d(4, 64, 14, 14, 64, 3, 3, 1, 1, epilogue=["bias", "relu"]),
+    conv2d(4, 64, 14, 14, 64, 3, 3, 2, 1, groups=2, dtype="fp16"),
+    conv2d_weight_grad(4, 64, 14, 14, 64, 3, 3, 1, 1),
+    conv2d_input_grad(4, 64, 14, 14, 64, 3, 3, 2, 1),
 ]
 
 
