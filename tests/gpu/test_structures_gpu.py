@@ -114,7 +114,9 @@ def ready(op: Op, name: str, **knobs: int) -> tuple[Callable[..., Any], dict[str
     tensors = {}
     for operand in op.operands:
         values = torch.randint(-4, 5, operand.shape, generator=source, device="cuda")
-        tensors[operand.name] = values.to(getattr(torch, operand.dtype.torch))
+        dtype = getattr(torch, operand.dtype.torch)
+        tensors[operand.name] = torch.empty_strided(operand.shape, operand.strides, dtype=dtype, device="cuda")
+        tensors[operand.name].copy_(values)
     return run, tensors, reference(op, tensors)
 
 
@@ -189,9 +191,11 @@ ENDLESS = """
 import runpy, sys, torch
 module = runpy.run_path(sys.argv[1])
 tensors = {
-    name: torch.randint(-4, 5, shape, device="cuda").to(getattr(torch, dtype))
-    for name, (shape, _, dtype) in module["TENSORS"].items() if name != "out"
+    name: torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda").zero_()
+    for name, (shape, strides, dtype) in module["TENSORS"].items() if name != "out"
 }
+for tensor in tensors.values():
+    tensor.copy_(torch.randint(-4, 5, tensor.shape, device="cuda"))
 module["run"](**tensors)
 torch.cuda.synchronize()
 print("launching", flush=True)
