@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autosched.sketches.builders import conv2d_input_grad as conv2d_input_grad
     from autosched.sketches.builders import conv2d_weight_grad as conv2d_weight_grad
     from autosched.sketches.builders import conv3d as conv3d
+    from autosched.sketches.builders import conv_transpose2d as conv_transpose2d
     from autosched.sketches.builders import gemm as gemm
     from autosched.sketches.builders import grouped_gemm as grouped_gemm
     from autosched.sketches.rules import derive as derive
@@ -65,6 +66,7 @@ _PUBLIC = {
     "conv2d_input_grad": "autosched.sketches.builders",
     "conv2d_weight_grad": "autosched.sketches.builders",
     "conv3d": "autosched.sketches.builders",
+    "conv_transpose2d": "autosched.sketches.builders",
     "derive": "autosched.sketches.rules",
     "evaluate": "autosched.offline.evaluation",
     "gemm": "autosched.sketches.builders",

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from autosched.errors import InvalidInputError, UnsupportedError, UsageError
 from autosched.sketches.assembly import EPILOGUES, SCALES, Wanted, assemble
-from autosched.sketches.convolutions import conv1d, conv2d, conv2d_input_grad, conv2d_weight_grad, conv3d
+from autosched.sketches.convolutions import (
+    conv1d,
+    conv2d,
+    conv2d_input_grad,
+    conv2d_weight_grad,
+    conv3d,
+    conv_transpose2d,
+)
 from autosched.sketches.op import Op, Ragged
 
 __all__ = [
@@ -28,6 +35,7 @@ __all__ = [
     "conv2d_input_grad",
     "conv2d_weight_grad",
     "conv3d",
+    "conv_transpose2d",
     "gemm",
     "grouped_gemm",
 ]
@@ -338,6 +346,7 @@ BUILDERS: dict[str, Builder] = {
     "conv2d": Builder(conv2d, _CONV2D, 2, _MORE, "nhwc"),
     "conv2d_weight_grad": Builder(conv2d_weight_grad, _CONV2D, 2, _MORE, "nhwc"),
     "conv2d_input_grad": Builder(conv2d_input_grad, _CONV2D, 2, _MORE, "nhwc"),
+    "conv_transpose2d": Builder(conv_transpose2d, _CONV2D, 2, (*_MORE, "output_padding"), "nhwc"),
     "conv3d": Builder(conv3d, ("N", "C", "D", "H", "W", "K", "T", "R", "S", *_STEPS), 2, _MORE, "nhwc"),
 }
 

@@ -218,6 +218,58 @@ def conv2d_input_grad(
     return _convolution("conv2d_input_grad", (n, c, h, w, k, r, s), stride, padding, options, _input_grad)
 
 
+def conv_transpose2d(
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    k: int,
+    r: int,
+    s: int,
+    stride: Each = 1,
+    padding: Each = 0,
+    *,
+    output_padding: Each = 0,
+    **options: Unpack[Options],
+) -> Op:
+    """A transposed convolution: the input's gradient of the ``conv2d`` whose output is ``x``, with an epilogue.
+
+    Tensors are those of ``torch.nn.functional.conv_transpose2d``: ``x`` [N, C, H, W], ``w`` [C, K / groups, R, S], and
+    ``out`` [N, K, P, Q] with P = (H - 1) * stride - 2 * padding + dilation * (R - 1) + output_padding + 1.
+
+    Args:
+        n: Number of images.
+        c: Channels of the input.
+        h: Rows of the input.
+        w: Columns of the input.
+        k: Channels of the output.
+        r: Rows of the kernel.
+        s: Columns of the kernel.
+        stride: Elements of the output between neighbours of the input, for both dimensions or each.
+        padding: Rows and columns that are left out on both sides of the output, for both dimensions or each.
+        output_padding: Rows and columns that are added at the end of the output, fewer than ``stride``.
+        **options: See ``Options``.
+
+    Raises:
+        InvalidInputError: A size, layout, epilogue or stride that no transposed convolution has.
+        UnsupportedError: A combination that no kernel is generated for.
+    """
+    strides, paddings = _each("stride", stride, 2, 1), _each("padding", padding, 2, 0)
+    dilations, more = _each("dilation", options.get("dilation", 1), 2, 1), _each("output_padding", output_padding, 2, 0)
+    _check({"N": n, "C": c, "H": h, "W": w, "K": k, "R": r, "S": s}, "extent")
+    for added, step in zip(more, strides, strict=True):
+        if added >= step:
+            raise InvalidInputError(f"output_padding {added} with stride {step}", "add fewer than the stride")
+    each = zip((h, w), (r, s), strides, paddings, dilations, more, strict=True)
+    rows, columns = ((x - 1) * step - 2 * pad + d * (taps - 1) + a + 1 for x, taps, step, pad, d, a in each)
+    if min(rows, columns) < 1:
+        raise InvalidInputError(f"an output of {rows} x {columns}", "leave less of it out, or take a longer kernel")
+    op = _convolution("conv_transpose2d", (n, k, rows, columns, c, r, s), stride, padding, options, _transposed)
+    op.spec.update({"shape": [n, c, h, w, k, r, s, *op.spec["shape"][-2:]]})
+    op.spec.update({"output_padding": _said(output_padding)} if any(more) else {})
+    return op
+
+
 def _forward(name: str, shape: Windows, wanted: Wanted) -> Op:
     if others := [x for x in wanted.dynamic if x != "N"]:
         raise UnsupportedError(f"dynamic axis {others[0]!r} of a convolution", "only N may be dynamic")
@@ -235,11 +287,18 @@ def _weight_grad(name: str, shape: Windows, wanted: Wanted) -> Op:
 
 def _input_grad(name: str, shape: Windows, wanted: Wanted) -> Op:
     _check_plain(name, wanted)
+    return _transposed(name, shape, wanted, "grad")
+
+
+def _transposed(name: str, shape: Windows, wanted: Wanted, given: str = "x") -> Op:
+    """The image from the result; ``given`` is what the result is called."""
+    if wanted.dynamic:
+        raise UnsupportedError(f"dynamic axes {tuple(wanted.dynamic)} of {name}", "leave them out")
     axes = shape.axes("N" + shape.x[2:].upper() + "C", "K" + shape.w[2:])
     maps = {w.letters[1]: w.reading() for w in shape.windows}
     places = {x: Affine(((x.upper(), 1),)) for x in shape.x[2:]}
-    inputs = {"grad": shape.out, "w": shape.w}
-    return shape.assembled(name, inputs, shape.x, wanted, axes, "grad", {**maps, **places}, "c")
+    inputs = {given: shape.out, "w": shape.w}
+    return shape.assembled(name, inputs, shape.x, wanted, axes, given, {**maps, **places}, "c")
 
 
 def _convolution(

@@ -16,6 +16,7 @@ from autosched.sketches.builders import (
     conv2d_input_grad,
     conv2d_weight_grad,
     conv3d,
+    conv_transpose2d,
 )
 from autosched.sketches.op import Affine, Op
 from autosched.sketches.reference import reference, reference_fp32
@@ -166,6 +167,37 @@ def test_gradients_are_autograds(case: str, layout: str) -> None:
     assert torch.equal(reference(image, {"grad": grad, "w": t["w"]}), x.grad)
     assert kernel.flops == image.flops == forward.flops
     assert (kernel.output.strides, image.output.strides) == (t["w"].stride(), t["x"].stride())
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {},
+        {"stride": 2, "padding": 1, "output_padding": 1},
+        {"stride": (1, 3), "padding": (0, 1), "dilation": 2, "groups": 2, "output_padding": (0, 2)},
+    ],
+    ids=["plain", "strided", "uneven"],
+)
+def test_transposed_convolutions_are_torchs_exactly_on_integers(steps: dict[str, Any], layout: str) -> None:
+    torch = pytest.importorskip("torch")
+    op = conv_transpose2d(2, 6, 5, 4, 8, 3, 2, layout=layout, dtype="fp32", epilogue=["bias", "relu"], **steps)
+    t = inputs(op)
+    expected = torch.nn.functional.conv_transpose2d(t["x"], t["w"], t["bias"], **steps).relu()
+    assert torch.equal(reference(op, t), expected)
+    assert build(op.spec) == op
+
+
+def test_a_transposed_convolution_is_the_input_gradient() -> None:
+    op, gradient = conv_transpose2d(2, 6, 5, 4, 8, 3, 3, 2, 1), conv2d_input_grad(2, 8, 9, 7, 6, 3, 3, 2, 1)
+    assert (op.axes, op.output) == (gradient.axes, gradient.output)
+    assert [o.index for o in op.operands] == [o.index for o in gradient.operands]
+    with pytest.raises(InvalidInputError, match="output_padding 2 with stride 2"):
+        conv_transpose2d(2, 6, 5, 4, 8, 3, 3, 2, output_padding=2)
+    with pytest.raises(InvalidInputError, match="an output of -1 x 1"):
+        conv_transpose2d(2, 6, 1, 3, 8, 1, 1, padding=1)
+    with pytest.raises(UnsupportedError, match="dynamic"):
+        conv_transpose2d(2, 6, 5, 4, 8, 3, 3, dynamic=["N"])
 
 
 def test_scales_gates_and_added_tensors() -> None:
