@@ -62,7 +62,7 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     or 8 warps, inputs of 16 or 8 bits or tf32, on sm_90) and s - 1 on the mma.sync path, once for each copy of an
     unrolled body (for boxes alone where it is flattened with the loop over tiles). Without a pipeline only boxes lie
     there, one after the other: with one stage, or with a loop of one step, which is no loop once it is compiled (unless
-    it stands in a persistent program's loop over tiles, which is then pipelined).
+    it stands in a persistent program's loop over tiles, which is then pipelined), or of fewer steps than are unrolled.
 
     A pointer operand aligned to fewer than 16 bytes may not be pipelined and counts nothing; nor does one of which a
     thread's share is below the 4 bytes of the smallest asynchronous copy, nor one of 8-bit numbers whose rows do not
@@ -73,9 +73,9 @@ def shared_lower_bound(op: Op, target: Target, batch: ScheduleBatch) -> NDArray[
     bm, bn, bk = (batch.column(x).astype(np.int64) for x in ("block_m", "block_n", "block_k"))
     unroll = np.maximum(batch.column("unroll"), 1).astype(np.int64)
     turns = _steps(batch) // unroll  # a loop unrolled into one turn is none
-    looped = (turns > 1) | (batch.fact("persistent") == 1)
     flat = batch.column("flatten") == 1
-    bodies = np.where((turns > 1) | ((turns == 1) & looped & ~flat), unroll, 1)  # each with tiles of its own
+    looped = (turns > 1) | ((batch.fact("persistent") == 1) & ((turns == 1) | flat))
+    bodies = np.where(turns > 0, unroll, 1)  # each with tiles of its own
     looped &= (batch.column("specialize") != 1) | _specializes(op, batch)  # asked for in vain it leaves no pipeline
     stages = np.where(looped, batch.column("stages").astype(np.int64), 1)
     warps = batch.column("warps")

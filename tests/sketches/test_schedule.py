@@ -167,7 +167,9 @@ def test_a_loop_unrolled_into_one_turn_has_no_pipeline() -> None:
     assert bound(op, name, unroll=4) == box
     persistent = "persistent.tma-tma.subtiled-ptr"  # the loop over tiles remains
     assert bound(op, persistent, unroll=4) == 4 * 3 * 2 * box
-    assert bound(op, persistent, unroll=4, flatten=1) == 3 * 2 * box
+    assert bound(op, persistent, unroll=4, flatten=1) == 4 * 3 * 2 * box
+    assert bound(op, persistent, unroll=4, block_k=128) == 2 * box  # 2 steps: what is left over is not pipelined
+    assert bound(op, persistent, unroll=4, block_k=128, flatten=1) == 3 * 2 * 2 * box
 
 
 def test_pointers_to_8_bit_numbers_are_pipelined_where_the_reduction_runs_along_their_rows() -> None:
