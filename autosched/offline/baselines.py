@@ -36,6 +36,8 @@ CHOICES = (
     "maxnreg",
     "evict",
     "cache",
+    "log2_box_h",
+    "log2_box_w",
     "persistent",
     "split",
     "tma_a",

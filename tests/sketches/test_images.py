@@ -178,7 +178,7 @@ def drawn(op: Op, seed: int) -> list[tuple[Op, Schedule]]:
         while True:
             knobs = {k.name: int(k.sample(rng, 1)[0]) for k in sketch.knobs}
             schedule = Schedule.of(sketch, **knobs)
-            small = knobs["block_m"] * knobs["block_n"] <= 64 * 64
+            small = knobs["block_m"] * knobs["block_n"] <= 32 * 64
             if small and explain_invalid(op, H200, schedule) is None:
                 found.append((op, schedule))
                 break

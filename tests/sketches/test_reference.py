@@ -110,7 +110,8 @@ CHAINS = [(name,) for name in EPILOGUES if name not in GATED] + [
 def test_every_step_has_its_function_here() -> None:
     assert {*STEPS, *GATED} == set(EPILOGUES)
     gradients = {"conv2d_weight_grad", "conv2d_input_grad"}
-    convolutions = {"conv1d", "conv2d", "conv3d"} | gradients  # these are held against torch in test_convolutions.py
+    # these are held against torch in test_convolutions.py
+    convolutions = {"conv1d", "conv2d", "conv3d", "conv_transpose2d"} | gradients
     assert set(BUILDERS) == {"gemm", "bmm", "grouped_gemm"} | convolutions, "add the new builder to these tests"
 
 
