@@ -31,37 +31,53 @@ class BoxMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """One dimension of a descriptor of an image.
+
+    Attributes:
+        index: The dimension of the tensor.
+        step: Elements of it that count as one: with stride 2 every second column is a column.
+        low: Whether it is the place within a step instead, which taps choose.
+    """
+
+    index: int
+    step: int = 1
+    low: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ImageMap:
     """A descriptor over a tensor's own dimensions, in which a tile and a step of the reduction are a box.
 
     Attributes:
-        dims: The dimensions, outermost in memory first.
+        sides: Its dimensions, outermost in memory first.
         boxed: Axes along which a tile is a box, outermost first: images, rows, columns.
         channel: The axis of the innermost dimension, which the box has a run of; it has one index along all others.
-        steps: Elements of each dimension that count as one: every second column of a strided product is a column.
+        folded: A place within a step that is a part of the innermost dimension, so that there are not too many.
     """
 
-    dims: tuple[int, ...]
+    sides: tuple[Side, ...]
     boxed: tuple[str, ...]
     channel: str
-    steps: tuple[int, ...]
+    folded: Side | None = None
 
-    def sizes(self, op: Op, operand: Operand) -> tuple[int, ...]:
+    def sizes(self, operand: Operand) -> tuple[int, ...]:
         """Extents of the descriptor."""
-        pairs = zip(self.dims, self.steps, strict=True)
-        return tuple(operand.shape[i] if step == 1 else -(-operand.shape[i] // step) for i, step in pairs)
+        *outer, last = (s.step if s.low else -(-operand.shape[s.index] // s.step) for s in self.sides)
+        return (*outer, last * (self.folded.step if self.folded else 1))
 
     def strides(self, operand: Operand) -> tuple[int, ...]:
         """Elements between neighbours along each dimension of the descriptor."""
-        return tuple(operand.strides[i] * step for i, step in zip(self.dims, self.steps, strict=True))
+        return tuple(operand.strides[s.index] * (1 if s.low else s.step) for s in self.sides)
 
 
 def image_map(op: Op, view: MatrixView, operand: Operand, group: str, inner: str) -> ImageMap | None:
     """How boxes over several axes of ``group`` and a run of ``inner`` lie in ``operand``, or ``None`` where none do.
 
-    Every axis of the group walks a dimension of its own by 1, or alone by a step, in the order of the tensor's memory;
-    the innermost axis of ``inner`` is the innermost dimension. Others may shift the box by any step. What a box holds
-    outside the tensor reads as zero and is not written (CUDA driver, cuTensorMapEncodeTiled).
+    Every axis of the group walks a dimension of its own, in the order of the tensor's memory; the innermost axis of
+    ``inner`` is the innermost dimension. Others may shift the box. A dimension that is walked by a step and shifted is
+    two, so that a box has neighbours in the first: the step divides it. What a box holds outside the tensor reads as
+    zero and is not written (CUDA driver, cuTensorMapEncodeTiled).
     """
     groups = (group, inner, "batch")
     names = {g: [x for fused in view.group(g) for x in fused.axes if op.extents[x] > 1] for g in groups}
@@ -70,25 +86,33 @@ def image_map(op: Op, view: MatrixView, operand: Operand, group: str, inner: str
     channel, shifting = names[inner][-1], {*names[inner][:-1], *names["batch"]}
     dims = sorted(range(len(operand.shape)), key=lambda i: (-operand.strides[i], i))
     boxed: list[str] = []
-    steps: list[int] = []
-    for place, i in enumerate(dims):
-        expr, last = operand.index[i], place == len(dims) - 1
+    sides: list[Side] = []
+    for i in dims:
+        expr, last = operand.index[i], i == dims[-1]
         moving = [(name, c) for name, c in expr.terms if op.extents[name] > 1]
         terms = [(name, c) for name, c in moving if name not in shifting]
         walked, step = terms[0] if terms else ("", 1)
-        alone = len(moving) == 1 and expr.const == 0 and step > 0 and not last
-        if expr.divisor > 1 or len(terms) > 1 or not (step == 1 or alone):
+        shifted = len(moving) > 1 or expr.const != 0
+        if (
+            expr.divisor > 1
+            or len(terms) > 1
+            or step < 1
+            or (step > 1 and (last or (shifted and operand.shape[i] % step)))
+        ):
             return None
-        steps.append(step)
         if last != (walked == channel) or (walked and not last and walked not in names[group]):
             return None
         boxed += [walked] if walked and not last else []
-        size = operand.strides[i] * step * operand.dtype.bytes
-        if operand.strides[i] != 1 if last else size % 16 != 0 or not 0 < size < LARGEST_STRIDE:
+        sides += [Side(i, step), *([Side(i, step, low=True)] if step > 1 and shifted else [])]
+        size = operand.strides[i] * operand.dtype.bytes
+        if operand.strides[i] != 1 if last else size % 16 != 0 or not 0 < size * step < LARGEST_STRIDE:
             return None
-    if boxed != names[group] or len(dims) > LARGEST_RANK or max(operand.shape) >= LARGEST_EXTENT:
+    if boxed != names[group] or max(operand.shape) >= LARGEST_EXTENT:
         return None
-    return ImageMap(tuple(dims), tuple(boxed), channel, tuple(steps))
+    folded = None
+    if len(sides) > LARGEST_RANK and sides[-2].low and operand.strides[sides[-2].index] == operand.shape[dims[-1]]:
+        folded = sides.pop(-2)
+    return ImageMap(tuple(sides), tuple(boxed), channel, folded) if len(sides) <= LARGEST_RANK else None
 
 
 def image_store(op: Op, view: MatrixView) -> ImageMap | None:

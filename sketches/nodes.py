@@ -15,7 +15,7 @@ MAX_TILE = 256
 #: Tile widths that are no power of two: 64 + 32 and 128 + 64 columns, an accumulator each.
 PIECED = (96, 192)
 #: Stands where a node has to be given a map.
-NOWHERE = ImageMap((), (), "", ())
+NOWHERE = ImageMap((), (), "")
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 

@@ -206,9 +206,9 @@ def _image_store(node: ImageStore, k: Kernel, piece: Piece, start: str) -> None:
         places[axis] = f"corner_{axis}" + (f" + {first}" if first else "")
         left, inner = left // sides[axis], inner * side
     sides[node.image.channel] = piece.block_m
-    axes = [next((x for x in out.index[i].axes if x in sides), "") for i in node.image.dims]
+    axes = [next((x for x in out.index[s.index].axes if x in sides), "") for s in node.image.sides]
     block = tuple(sides.get(axis, 1) for axis in axes)
-    sizes = tuple(map(str, node.image.sizes(k.op, out)))
+    sizes = tuple(map(str, node.image.sizes(out)))
     name = k.descriptor(f"{out.name}_desc", out, Box(out.name, sizes, node.image.strides(out), block))
     value = f"tl.trans({piece.value}).to(tl.{out.dtype.tl}).reshape({', '.join(map(str, block))})"
     k.line(f"{name}.store([{', '.join(places.get(axis, '0') for axis in axes)}], {value})")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import singledispatch
 
-from autosched.sketches.box import box_map
+from autosched.sketches.box import Side, box_map
 from autosched.sketches.codegen.copy import emit_copy
 from autosched.sketches.codegen.gather import Gather
 from autosched.sketches.codegen.kernel import WHOLE, Box, Kernel, Span, along, load, scaled
 from autosched.sketches.nodes import CopiedLoad, ImageLoad, Load, PointerLoad, TmaLoad
-from autosched.sketches.op import Affine
+from autosched.sketches.op import Op, Operand
 
 
 @singledispatch
@@ -99,18 +99,20 @@ def _copied_step(node: CopiedLoad, k: Kernel) -> None:
 
 @emit_prologue.register
 def _image_prologue(node: ImageLoad, k: Kernel) -> None:
-    tensor, sides = k.op.operand(node.operand), dict(zip(node.boxed, k.box_sides, strict=True))
-    sides[node.image.channel] = k.knobs["block_k"]
-    exprs = [tensor.index[i] for i in node.image.dims]
-    block = tuple(next((sides[x] for x in expr.axes if x in sides), 1) for expr in exprs)
-    sizes = tuple(map(str, node.image.sizes(k.op, tensor)))
+    tensor, lengths = k.op.operand(node.operand), dict(zip(node.boxed, k.box_sides, strict=True))
+    lengths[node.image.channel] = k.knobs["block_k"]
+    block = tuple(
+        next((lengths[x] for x in tensor.index[side.index].axes if x in lengths and not side.low), 1)
+        for side in node.image.sides
+    )
+    sizes = tuple(map(str, node.image.sizes(tensor)))
     k.descriptor(f"{node.operand}_desc", tensor, Box(tensor.name, sizes, node.image.strides(tensor), block))
     k.emit_corner(node.operand)
 
 
 @emit_step.register
 def _image_step(node: ImageLoad, k: Kernel) -> None:
-    name, channels = node.operand, k.op.extents[node.image.channel]
+    name, tensor, channels = node.operand, k.op.operand(node.operand), k.op.extents[node.image.channel]
     names = {axis: f"{name}_{axis}" for axis in node.boxed}
     names[node.image.channel] = "k0"
     taps = [x for fused in k.view.group("k") for x in fused.axes if k.op.extents[x] > 1][:-1]
@@ -124,10 +126,35 @@ def _image_step(node: ImageLoad, k: Kernel) -> None:
         inner *= k.op.extents[axis]
     if k.batched:
         names |= _batch_indices(k)
-    pairs = zip(node.image.dims, node.image.steps, strict=True)
-    places = [_coordinate(k.op.operand(name).index[i], names, step) for i, step in pairs]
+    places = [_coordinate(k.op, tensor, side, names, node.boxed) for side in node.image.sides]
+    if node.image.folded:
+        row = _coordinate(k.op, tensor, node.image.folded, names, node.boxed)
+        places[-1] = f"{row} * {tensor.shape[node.image.sides[-1].index]} + {places[-1]}"
     shape = f"({k.knob('block_n')}, {k.knob('block_k')})"
     k.line(f"{name} = {name}_desc.load([{', '.join(places)}]).reshape{shape}.T")
+
+
+def _coordinate(op: Op, tensor: Operand, side: Side, names: Mapping[str, str], boxed: tuple[str, ...]) -> str:
+    """The index along a dimension of a descriptor, from those of the axes; axes without a name have the index 0."""
+    expr = tensor.index[side.index]
+    terms = {axis: c for axis, c in expr.terms if axis in names and c and (side.step == 1 or axis not in boxed)}
+    text = " + ".join(scaled(names[axis], c) for axis, c in terms.items())
+    if side.step == 1:
+        return _plus(text, expr.const)
+    corner = next((names[axis] for axis in expr.axes if axis in boxed), "0")
+    if not text and expr.const == 0:
+        return corner
+    least = expr.const + sum(min(0, c * (op.extents[axis] - 1)) for axis, c in terms.items())
+    lift = -(least // side.step) * side.step if least < 0 else 0  # so that the division rounds down
+    shift = f"({_plus(text, expr.const + lift)})"
+    return f"({shift} % {side.step})" if side.low else _plus(f"{corner} + {shift} // {side.step}", -lift // side.step)
+
+
+def _plus(text: str, number: int) -> str:
+    """A sum of terms, of which there may be none, and a number."""
+    if not text:
+        return str(number)
+    return text + (f" {'+' if number > 0 else '-'} {abs(number)}" if number else "")
 
 
 def _batch_indices(k: Kernel) -> dict[str, str]:
@@ -139,14 +166,6 @@ def _batch_indices(k: Kernel) -> dict[str, str]:
         names[axis] = f"({part}{f' % {k.op.extents[axis]}' if axis != axes[0] else ''})"
         inner *= k.op.extents[axis]
     return names
-
-
-def _coordinate(expr: Affine, names: Mapping[str, str], step: int) -> str:
-    """A dimension's index, in steps, from those of the axes; axes without a name have the index 0."""
-    text = " + ".join(scaled(names[axis], c // step) for axis, c in expr.terms if axis in names and c)
-    if not text:
-        return str(expr.const)
-    return text + (f" {'+' if expr.const > 0 else '-'} {abs(expr.const)}" if expr.const else "")
 
 
 def _scattered(node: PointerLoad, k: Kernel) -> bool:

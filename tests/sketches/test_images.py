@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.sketches.box import ImageMap, image_box, image_map, image_store
+from autosched.sketches.box import ImageMap, Side, image_box, image_map, image_store
 from autosched.sketches.builders import conv1d, conv2d, conv2d_input_grad, conv3d, gemm
 from autosched.sketches.codegen import generate
 from autosched.sketches.constraints import explain_invalid, shared_lower_bound
@@ -40,6 +40,10 @@ def turned(op: Op) -> MatrixView:
     return view.transposed()
 
 
+def mapped(dims: tuple[int, ...], boxed: str, channel: str) -> ImageMap:
+    return ImageMap(tuple(map(Side, dims)), tuple(boxed), channel)
+
+
 def image(op: Op) -> ImageMap | None:
     return image_map(op, turned(op), op.operands[0], "n", "k")
 
@@ -50,33 +54,49 @@ def sketches(op: Op) -> tuple[Sketch, ...]:
 
 def test_rows_columns_and_images_are_a_box_and_taps_shift_it() -> None:
     """Dimensions are torch's N, C, H, W; memory has the channels innermost."""
-    ones = (1, 1, 1, 1)
-    expected = ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C", ones)
+    expected = mapped((0, 2, 3, 1), "NPQ", "C")
     for op in (BODY, conv2d(2, 64, 9, 9, 32, 3, 3), conv2d(2, 64, 9, 9, 32, 5, 3, 1, (4, 2), dilation=2)):
         assert image(op) == expected
     assert image(conv2d(2, 64, 9, 9, 64, 3, 3, 1, 1, groups=2)) == expected
-    assert image(conv3d(2, 16, 4, 5, 6, 16, 3, 3, 3, 1, 1)) == ImageMap(
-        (0, 2, 3, 4, 1), ("N", "O", "P", "Q"), "C", (1, *ones)
-    )
-    assert image(conv1d(4, 32, 100, 64, 5, 1, 2)) == ImageMap((0, 2, 1), ("N", "Q"), "C", (1, 1, 1))
-    assert image_store(BODY, turned(BODY)) == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "K", ones)
+    assert image(conv3d(2, 16, 4, 5, 6, 16, 3, 3, 3, 1, 1)) == mapped((0, 2, 3, 4, 1), "NOPQ", "C")
+    assert image(conv1d(4, 32, 100, 64, 5, 1, 2)) == mapped((0, 2, 1), "NQ", "C")
+    assert image_store(BODY, turned(BODY)) == mapped((0, 2, 3, 1), "NPQ", "K")
 
 
 def test_every_second_pixel_is_a_pixel_where_no_tap_moves_it() -> None:
     op = conv2d(2, 64, 9, 10, 32, 1, 1, 2)
     found = image(op)
-    assert found == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C", (1, 2, 2, 1))
-    assert found.sizes(op, op.operands[0]) == (2, 5, 5, 64)
+    assert found == ImageMap((Side(0), Side(2, 2), Side(3, 2), Side(1)), ("N", "P", "Q"), "C")
+    assert found.sizes(op.operands[0]) == (2, 5, 5, 64)
     assert found.strides(op.operands[0]) == (9 * 10 * 64, 2 * 10 * 64, 2 * 64, 1)
     source = generate(op, scheduled(op, "swap.grid.tma-image.direct-tma", block_n=32, box_h=4, box_w=4)).source
     assert "x_desc.load([x_N, x_P, x_Q, k0])" in source
-    assert image(conv2d(2, 64, 9, 10, 32, 1, 1, 2, 1)) is None  # padded: the first pixel lies outside
+
+
+def test_with_a_stride_taps_choose_the_phase_of_rows_and_columns() -> None:
+    """Rows and columns are pairs; that of the columns lies in one dimension with the channels, which makes five."""
+    op = conv2d(4, 64, 12, 14, 32, 3, 3, 2, 1)
+    found = image(op)
+    sides = (Side(0), Side(2, 2), Side(2, 2, low=True), Side(3, 2), Side(1))
+    assert found == ImageMap(sides, ("N", "P", "Q"), "C", Side(3, 2, low=True))
+    assert found.sizes(op.operands[0]) == (4, 6, 2, 7, 128)
+    assert found.strides(op.operands[0]) == (12 * 14 * 64, 2 * 14 * 64, 14 * 64, 128, 1)
+    source = generate(op, scheduled(op, "swap.grid.tma-image.direct-tma", block_n=32, box_h=4, box_w=4)).source
+    for line in (
+        "[x_N, x_P + ((x_tap // 3) + 1) // 2 - 1, (((x_tap // 3) + 1) % 2), x_Q + ((x_tap % 3) + 1) // 2 - 1, ",
+        "(((x_tap % 3) + 1) % 2) * 64 + k0 - x_tap * 64]",
+        "TensorDescriptor(x, [4, 6, 2, 7, 128], [10752, 1792, 896, 128, 1], [2, 4, 1, 4, 64])",
+    ):
+        assert line in source, line
+    short = image(conv1d(4, 64, 102, 32, 5, 3, 1))
+    assert short == ImageMap((Side(0), Side(2, 3), Side(2, 3, low=True), Side(1)), ("N", "Q"), "C")
 
 
 @pytest.mark.parametrize(
     "op",
     [
-        conv2d(2, 64, 9, 9, 32, 3, 3, 2, 1),
+        conv2d(2, 64, 9, 10, 32, 3, 3, 2, 1),
+        conv3d(2, 64, 4, 4, 4, 32, 3, 3, 3, 2, 1),
         conv2d(2, 64, 9, 9, 32, 3, 3, 1, 1, layout="nchw"),
         conv2d(2, 12, 9, 9, 32, 3, 3, 1, 1),
         conv2d(2, 64, 9, 9, 32, 3, 3, 1, 1, dynamic=["N"]),
@@ -84,7 +104,16 @@ def test_every_second_pixel_is_a_pixel_where_no_tap_moves_it() -> None:
         conv1d(1, 64, 100, 32, 3, 1, 1),
         gemm(512, 512, 512),
     ],
-    ids=["stride", "channels outermost", "rows of 24 bytes", "dynamic", "divided", "one axis", "no image"],
+    ids=[
+        "uneven rows",
+        "seven dimensions",
+        "channels outermost",
+        "rows of 24 bytes",
+        "dynamic",
+        "divided",
+        "one axis",
+        "no image",
+    ],
 )
 def test_what_no_box_of_an_image_describes(op: Op) -> None:
     assert image(op) is None
@@ -163,6 +192,9 @@ OPS = {
     "dilated": conv2d(2, 32, 7, 7, 40, 3, 3, 1, 2, dtype="fp16", dilation=2),
     "groups": conv2d(2, 64, 6, 5, 48, 3, 2, 1, (1, 0), dtype="fp16", groups=2, epilogue=["bias", "residual"]),
     "unpadded": conv2d(2, 16, 9, 8, 24, 3, 3, dtype="fp32"),
+    "strided": conv2d(3, 32, 8, 10, 24, 3, 3, 2, 1, dtype="fp16", epilogue=["bias"]),
+    "strided by three": conv2d(2, 16, 9, 12, 24, 5, 4, (3, 2), (2, 1), dtype="fp16", dilation=(1, 2)),
+    "strided line": conv1d(3, 32, 36, 24, 5, 3, 2, dtype="fp16"),
     "every second pixel": conv2d(2, 32, 9, 11, 24, 1, 1, 2, dtype="fp16", epilogue=["bias"]),
     "1d": conv1d(3, 32, 37, 24, 5, 1, 2, dtype="fp16"),
     "3d": conv3d(2, 16, 4, 5, 6, 16, 3, 3, 3, 1, 1, dtype="fp16"),
@@ -223,7 +255,7 @@ def test_a_sketch_without_boxes_has_none_in_its_facts() -> None:
 def test_other_strides_than_torchs_are_boxes_where_16_bytes_divide_them() -> None:
     padded = conv2d(2, 12, 9, 9, 32, 3, 3, 1, 1, strides={"x": (9 * 9 * 16, 1, 9 * 16, 16)})
     x = padded.operands[0]
-    assert image(padded) == ImageMap((0, 2, 3, 1), ("N", "P", "Q"), "C", (1, 1, 1, 1))
+    assert image(padded) == mapped((0, 2, 3, 1), "NPQ", "C")
     assert (
         image(replace(padded, operands=(replace(x, strides=(9 * 9 * 12, 1, 9 * 12, 12)), *padded.operands[1:]))) is None
     )
