@@ -43,7 +43,18 @@ LOAD_LATENCY_US = 0.6
 #: What a sketch without the knob does: one part, one piece, one row of tiles, and none of the switches.
 _WITHOUT = np.array([[1 if info.log2 else 0] for info in KNOBS.values()], np.int32)
 _IMAGE = ("image_outer", "image_n", "image_h", "image_w")
-_FACTS = ("persistent", "tma_store", "workspace", "stream_k", "atomic", "copied_a", "copied_b", "summed", *_IMAGE)
+_FACTS = (
+    "persistent",
+    "tma_store",
+    "workspace",
+    "stream_k",
+    "atomic",
+    "copied_a",
+    "copied_b",
+    "summed",
+    "channelwise",
+    *_IMAGE,
+)
 _OPERANDS = ("operands_a", "operands_b", "turns", "narrow_a", "narrow_b", "distinct_a", "distinct_b")
 _ROWS = ("m", "n", "k", "batch", *_OPERANDS, *_FACTS)
 #: Bytes that one thread loads at once where addresses are aligned, and the fewest that an asynchronous copy takes.
@@ -169,6 +180,8 @@ class Columns:
         self.m, self.n, self.k, self.batch = constant["m"], constant["n"], constant["k"], constant["batch"]
         self.operands_a, self.operands_b = constant["operands_a"], constant["operands_b"]
         self.persistent, self.stream_k, self.summed = constant["persistent"], constant["stream_k"], constant["summed"]
+        # where every column has rows of its own, a tile has rows for each of them
+        self.operands_a = np.where(constant["channelwise"] > 0, self.block_n, self.operands_a)
         self.tma_store, self.workspace, self.atomic = constant["tma_store"], constant["workspace"], constant["atomic"]
         self.copied_a, self.copied_b, self._turns = constant["copied_a"], constant["copied_b"], constant["turns"]
         self.narrow_a, self.narrow_b = constant["narrow_a"], constant["narrow_b"]
@@ -202,7 +215,7 @@ class Columns:
     def _resources(self) -> None:
         c, target = self.constants, self.constants.target
         threads = self.warps * np.float32(32)
-        sums = np.where(self.summed > 0, self.block_k * self.block_n, self.area * np.float32(c.held))
+        sums = np.where(self.summed > 0, self.block_m * self.block_k * self.block_n, self.area * np.float32(c.held))
         self.accumulators: Column = sums / threads
         if c.tensor_cores and target.capability == 90:
             warpgroups = (self.warps == 4) | (self.warps == 8) | (self.warps == 16)

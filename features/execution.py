@@ -14,7 +14,7 @@ LOG = (
     Feature(
         "log2_accumulators",
         "log2 registers",
-        "of a thread: accumulators * block_m * block_n / (32 * warps), summed block_k * block_n / (32 * warps)",
+        "of a thread: accumulators * block_m * block_n / (32 * warps), summed times block_k",
     ),
     Feature("log2_stage_bytes", "log2 bytes", "(block_m + block_n, each for all its operands) * block_k * element"),
     Feature("log2_bytes_in_flight", "log2 bytes", "of an SM: blocks * max(stages - 1, 1) * stage bytes"),

@@ -256,6 +256,13 @@ def _sides(extent: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelLoad(Load):
+    """A gather of one step of the reduction: of rows and columns, or of the columns alone."""
+
+    tag = "ptr"
+
+
+@dataclass(frozen=True, slots=True)
 class DotCombine:
     """``tl.dot`` into one accumulator a product and piece of the tile's columns."""
 
@@ -317,7 +324,26 @@ class SumCombine:
         )
 
 
-Combine = DotCombine | SumCombine
+@dataclass(frozen=True, slots=True)
+class ChannelCombine:
+    """Multiply and add elementwise, one step of the reduction after the other: every column by itself."""
+
+    tag = "channel"
+    summed = 1
+
+    def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
+        """A tile of rows and columns, a single step; warps, pipeline depth, unrolling."""
+        return (
+            Knob("block_m", (1, 2, 4, 8, *_tile_values(view.extent("m")))),
+            Knob("block_n", _tile_values(view.extent("n"))),
+            Knob("block_k", (1,)),
+            Knob("warps", (1, 2, 4, 8)),
+            Knob("stages", (1, 2, 3)),
+            Knob("unroll", (1, 2, 4)),
+        )
+
+
+Combine = DotCombine | SumCombine | ChannelCombine
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Sketch:
             "copied_b": last.copied,
             "summed": self.combine.summed,
             "swapped": int(self.view.swapped),
+            "channelwise": int(self.view.channelwise),
             **self.finish.facts(),
             **dict(self.op_facts),
         }

@@ -53,6 +53,7 @@ class MatrixView:
         k: Axes that are summed over.
         swapped: Whether the rows are the right operand's: the transpose of the product as it is written.
         guards: Operands whose indices may lie outside, each with the axes that tell whether they do.
+        channelwise: Whether the columns are the matrices of a batch that has one column each: rows differ by column.
     """
 
     batch: tuple[FusedAxis, ...]
@@ -61,6 +62,7 @@ class MatrixView:
     k: tuple[FusedAxis, ...]
     swapped: bool = False
     guards: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    channelwise: bool = False
 
     def transposed(self) -> MatrixView:
         """The same product with rows and columns exchanged."""
@@ -112,6 +114,7 @@ class MatrixView:
         text = " ".join(
             f"{name}={'.'.join(a.name for a in axes) or '1'}" for name, axes in groups if axes or name != "batch"
         )
+        text += ", each column by itself" if self.channelwise else ""
         return text + (", rows from the right operand" if self.swapped else "")
 
     def row_alignment(self, tensor: Operand) -> int:
@@ -153,7 +156,22 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
     if alone & {axis.name for axis in groups["batch"]}:
         return ()
     fused = {name: _fuse(op, axes, alone) for name, axes in groups.items()}
-    return (MatrixView(fused["batch"], fused["m"], fused["n"], fused["k"], guards=guards),)
+    view = MatrixView(fused["batch"], fused["m"], fused["n"], fused["k"], guards=guards)
+    return (view, *_channelwise(op, view))
+
+
+def _channelwise(op: Op, view: MatrixView) -> tuple[MatrixView, ...]:
+    """The view in which matrices of one column each stand side by side.
+
+    None where there are no such matrices, and where neither neighbours among them nor among rows are in memory.
+    """
+    single = view.extent("n") == 1 and not any(view.is_dynamic(g) for g in ("batch", "n"))
+    plain = len(op.products) == 1 and not op.factors and op.ragged is None and op.accumulate == "fp32"
+    left = op.products[0].left
+    near = any(axes and axes[-1].stride(left) == 1 for axes in (view.m, view.batch))
+    if not single or not plain or not near or 1 in (view.extent("batch"), view.extent("m")):
+        return ()
+    return (MatrixView((), view.m, view.batch, view.k, guards=view.guards, channelwise=True),)
 
 
 def _guards(op: Op) -> tuple[tuple[str, tuple[str, ...]], ...]:

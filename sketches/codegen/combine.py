@@ -7,7 +7,7 @@ from functools import singledispatch
 from math import gcd
 
 from autosched.sketches.codegen.kernel import WHOLE, Kernel, Span, load
-from autosched.sketches.nodes import DotCombine, ScaledCombine, SumCombine
+from autosched.sketches.nodes import ChannelCombine, DotCombine, ScaledCombine, SumCombine
 from autosched.sketches.op import Operand, Product
 from autosched.sketches.view import run_length
 
@@ -73,6 +73,22 @@ def _promotion(k: Kernel, product: Product) -> str:
     """The keyword that has sums of 8-bit floats leave the tensor cores' own accumulator."""
     precise = k.op.operand(product.left).dtype.is_float8 and not k.op.fast_accumulate
     return f", max_num_imprecise_acc={min(PROMOTED, k.knobs['block_k'])}" if precise else ""
+
+
+@emit_start.register
+def _channel_start(node: ChannelCombine, k: Kernel) -> None:
+    k.line(f"acc = tl.zeros(({k.knob('block_m')}, {k.knob('block_n')}), tl.float32)")
+
+
+@emit_step.register
+def _channel_step(node: ChannelCombine, k: Kernel) -> None:
+    (product,) = k.op.products
+    k.line(f"acc += {product.left}.to(tl.float32) * {product.right}.to(tl.float32)[None, :]")
+
+
+@emit_end.register
+def _channel_end(node: ChannelCombine, k: Kernel) -> None:
+    pass
 
 
 @emit_start.register

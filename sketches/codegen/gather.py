@@ -235,6 +235,52 @@ class Gather:
             yield f"({value} < {size * expr.divisor})"
 
 
+@dataclass(frozen=True)
+class StepGather(Gather):
+    """The gather of one step of the reduction: its axes are scalars, and columns are gathered beside rows."""
+
+    def emit_prologue(self) -> None:
+        """Emits the indices of rows and columns, the base pointers, and what is known of the guarded dimensions."""
+        super().emit_prologue()
+        k, name = self.k, self.name
+        k.line(f"{name}_n = {k.place('n', self.span)} + tl.arange(0, {k.width('n', self.span)})")
+        k.line(f"{name}_base = {name}_base + {along(k.offset(self.tensor, 'n', f'{name}_n'), '[None, :]')}")
+
+    def emit_indices(self) -> None:
+        """Emits the index along each axis of the reduction."""
+        self.k.line(f"{self.tensor.name}_tap = k0")
+        self._emit_split(self._uniform, f"{self.tensor.name}_tap")
+
+    def emit_step(self, options: str) -> None:
+        """Emits the tests of the guarded dimensions and the load."""
+        k = self.k
+        offset = self._offset(self._uniform)
+        pointers = [f"{self.name}_base", *([offset] if offset else [])]
+        tests: dict[str, list[str]] = {self.fixed: [], "": []}
+        for i in self._guarded:
+            if self._is_settled(i):
+                tests[self.fixed].append(f"{self.name}_inside{i}")
+                continue
+            value, spread = self._value(i)
+            k.line(f"{self.name}_index{i} = {value}")
+            tests[spread] += self._tests(i, f"{self.name}_index{i}")
+            divisor = self.tensor.index[i].divisor
+            if divisor > 1:
+                place = scaled(
+                    f"({self._wide(f'{self.name}_index{i}', self.fixed)} // {divisor})", self.tensor.strides[i]
+                )
+                pointers.append(f"({place}){spread}")
+        rows = (self.group, f"{self.name}_{self.group}", k.knobs[f"block_{self.group}"], self.fixed)
+        columns = ("n", f"{self.name}_n", k.knobs["block_n"], "[None, :]")
+        masks = [k.bounds([rows, columns]), *(_spread(found, spread) for spread, found in tests.items())]
+        text, mask = " + ".join(pointers), " & ".join(filter(None, masks))
+        k.line(f"{self.name} = {load(text, mask, options)}")
+
+    @cached_property
+    def _cut(self) -> tuple[tuple[FusedAxis, ...], tuple[FusedAxis, ...]]:
+        return self.k.view.walk("k", self.tensor.name), ()
+
+
 def _indices(pieces: tuple[FusedAxis, ...], flat: str, name: str, spread: str) -> tuple[Index, ...]:
     """An index a piece; the only piece's is the flat index itself."""
     if len(pieces) == 1:

@@ -11,9 +11,9 @@ from functools import singledispatch
 
 from autosched.sketches.box import Side, box_map
 from autosched.sketches.codegen.copy import emit_copy
-from autosched.sketches.codegen.gather import Gather
+from autosched.sketches.codegen.gather import Gather, StepGather
 from autosched.sketches.codegen.kernel import WHOLE, Box, Kernel, Span, along, load, scaled
-from autosched.sketches.nodes import CopiedLoad, ImageLoad, Load, PointerLoad, TmaLoad
+from autosched.sketches.nodes import ChannelLoad, CopiedLoad, ImageLoad, Load, PointerLoad, TmaLoad
 from autosched.sketches.op import Op, Operand
 
 
@@ -166,6 +166,32 @@ def _batch_indices(k: Kernel) -> dict[str, str]:
         names[axis] = f"({part}{f' % {k.op.extents[axis]}' if axis != axes[0] else ''})"
         inner *= k.op.extents[axis]
     return names
+
+
+@emit_prologue.register
+def _channel_prologue(node: ChannelLoad, k: Kernel) -> None:
+    if node.rows == "m":
+        _step_gather(node, k).emit_prologue()
+        return
+    tensor, name = k.op.operand(node.operand), node.operand
+    k.line(f"{name}_n = {k.place('n', k.spans[0])} + tl.arange(0, {k.knob('block_n')})")
+    k.line(f"{name}_base = {k.base(tensor)} + {k.offset(tensor, 'n', f'{name}_n')}")
+
+
+@emit_step.register
+def _channel_step(node: ChannelLoad, k: Kernel) -> None:
+    if node.rows == "m":
+        gather = _step_gather(node, k)
+        gather.emit_indices()
+        gather.emit_step("")
+        return
+    name, offset = node.operand, k.offset(k.op.operand(node.operand), "k", "k0")
+    bounds = k.bounds([("n", f"{name}_n", k.knobs["block_n"], "")])
+    k.line(f"{name} = {load(f'{name}_base' + (f' + {offset}' if offset else ''), bounds)}")
+
+
+def _step_gather(node: ChannelLoad, k: Kernel) -> StepGather:
+    return StepGather(k, k.op.operand(node.operand), "m", "[:, None]", "", k.spans[0])
 
 
 def _scattered(node: PointerLoad, k: Kernel) -> bool:

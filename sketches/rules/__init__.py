@@ -10,7 +10,7 @@ from autosched.sketches.rules.load_path import CopyRule, ImageRule, LoadPathRule
 from autosched.sketches.rules.persistent import PersistentRule
 from autosched.sketches.rules.ragged import RaggedRule
 from autosched.sketches.rules.split import SplitReductionRule, StreamRule
-from autosched.sketches.rules.tile import MatrixVectorRule, TileRule
+from autosched.sketches.rules.tile import ChannelRule, MatrixVectorRule, TileRule
 from autosched.sketches.rules.view import MatrixViewRule, OperandSideRule
 from autosched.sketches.schedule import Schedule
 from autosched.sketches.sketch import Sketch, Step
@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     StreamRule(),
     RaggedRule(),
     ImageRule(),
+    ChannelRule(),
 )
 
 

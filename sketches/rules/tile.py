@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from autosched.sketches.nodes import (
     ChainEpilogue,
+    ChannelCombine,
+    ChannelLoad,
     DirectFinish,
     DotCombine,
     GridWork,
@@ -35,7 +37,7 @@ class TileRule:
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
         """Fires on a view whose rows all read the same matrix of a batch; operands of all products are loaded once."""
-        if not isinstance(state, MatrixView) or op.ragged is not None:
+        if not isinstance(state, MatrixView) or op.ragged is not None or state.channelwise:
             return
         plain = plainest(op, state, GridWork())
         scaled = ", the sum of each step times its factors" if op.factors else ""
@@ -58,6 +60,22 @@ def plainest(op: Op, view: MatrixView, work: Work) -> Sketch:
         finish=DirectFinish(PointerStore()),
         launch=Launch(),
     )
+
+
+class ChannelRule:
+    """Multiplies and adds without tensor cores where every column has rows of its own."""
+
+    name = "channelwise"
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Fires on a view whose columns are matrices of a batch."""
+        if not isinstance(state, MatrixView) or not state.channelwise:
+            return
+        (product,) = op.products
+        loads = (ChannelLoad(product.left, "m", "n"), ChannelLoad(product.right, "k", "n"))
+        finish = DirectFinish(PointerStore())
+        tree = Sketch(state, GridWork(), loads, ChannelCombine(), ChainEpilogue(), finish, Launch())
+        yield tree, "block_m x block_n tiles, a step of the reduction after the other, no tensor cores"
 
 
 class MatrixVectorRule:

@@ -38,7 +38,7 @@ class OperandSideRule:
         """
         if op.ragged is not None:  # groups are of rows
             return
-        if not isinstance(state, MatrixView) or state.swapped:
+        if not isinstance(state, MatrixView) or state.swapped or state.channelwise:
             return
         turned = state.transposed()
         rows = [op.operand(state.left(product)) for product in op.products]

@@ -38,7 +38,7 @@ class StubSketch:
 
     def facts(self) -> dict[str, int]:
         switches = dict.fromkeys((f.name for f in SKETCH if not f.name.startswith("log2_")), 0)
-        switches |= dict.fromkeys(("image_outer", "image_n", "image_h", "image_w"), 0)
+        switches |= dict.fromkeys(("channelwise", "image_outer", "image_n", "image_h", "image_w"), 0)
         return {**switches, "align_a": 16, "align_b": 16, "align_out": 16, **dict(self.given)}
 
 

@@ -34,7 +34,7 @@ H200 = PRESETS["H200"]
 
 
 def view(op: Op) -> MatrixView:
-    (found,) = matrix_views(op)
+    found, *_ = matrix_views(op)  # as matrices; channelwise ones come after
     return found
 
 

@@ -140,7 +140,7 @@ class Seen:
 
 def emitted(op: Op, node: Work, knobs: dict[str, int]) -> Kernel:
     """The kernel with calls in place of the reduction and the finish."""
-    (view,) = matrix_views(op)
+    view, *_ = matrix_views(op)
     k = Kernel("contract", op, view, {name: info.default for name, info in KNOBS.items()} | knobs)
     batch = "batch" if k.batched else "0"
 

@@ -1,0 +1,134 @@
+"""Columns with rows of their own (depthwise convolutions): views, sketches, source, features, results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosched.features import COLUMN, extract
+from autosched.sketches.builders import bmm, contraction, conv1d, conv2d, conv2d_input_grad, conv3d
+from autosched.sketches.codegen import generate
+from autosched.sketches.constraints import explain_invalid
+from autosched.sketches.op import Op
+from autosched.sketches.rules import derive
+from autosched.sketches.schedule import Schedule, ScheduleBatch
+from autosched.sketches.sketch import Sketch
+from autosched.sketches.target import PRESETS
+from autosched.sketches.view import matrix_views
+from tests.sketches.compiled import compile_all, opened, scheduled
+from tests.sketches.interpret import failures, interpret
+
+H200 = PRESETS["H200"]
+DEPTHWISE = conv2d(32, 144, 56, 56, 144, 3, 3, 1, 1, groups=144, epilogue=["bias", "relu"])
+NAME = "grid.ptr-ptr.channel.direct-ptr"
+
+
+def channelwise(op: Op) -> tuple[Sketch, ...]:
+    return tuple(s for s in derive(op, H200) if s.view.channelwise)
+
+
+def test_groups_of_one_column_are_columns() -> None:
+    views = matrix_views(DEPTHWISE)
+    assert [view.tag for view in views] == [
+        "batch=G M=N.P.Q N=K K=R.SC",
+        "M=N.P.Q N=G K=R.SC, each column by itself",
+    ]
+    assert [views[1].extent(group) for group in ("batch", "m", "n", "k")] == [1, 32 * 56 * 56, 144, 9]
+    assert {s.name for s in channelwise(DEPTHWISE)} == {NAME, "grid.ptr-ptr.channel.direct-tma"}
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        conv2d(2, 12, 9, 9, 24, 3, 3, groups=12),
+        conv2d(2, 12, 9, 9, 12, 3, 3),
+        bmm(16, 64, 1, 128),
+        contraction("gmk,gk->gm", {"g": 8, "m": 64, "k": 32}),
+    ],
+    ids=["two columns a group", "one group", "reduction in memory", "without columns"],
+)
+def test_what_has_no_columns_of_its_own(op: Op) -> None:
+    assert channelwise(op) == ()
+
+
+def test_channels_outermost_are_columns_too_since_rows_are_neighbours() -> None:
+    assert len(channelwise(conv2d(2, 16, 9, 9, 16, 3, 3, 1, 1, groups=16, layout="nchw"))) >= 1
+
+
+def test_a_step_is_a_tap_of_all_rows_and_columns_under_one_mask() -> None:
+    source = generate(DEPTHWISE, scheduled(DEPTHWISE, NAME, block_m=32, block_n=64)).source
+    for line in (
+        "x_base = x_ptr - 8208 + (x_at_N * 451584 + x_at_P * 8064 + x_at_Q * 144)[:, None]",
+        "x_base = x_base + x_n[None, :]",
+        "w_base = w_ptr + w_n * 9",
+        "for k0 in tl.range(0, K, BLOCK_K, num_stages=3):",
+        "x_at_R = x_tap // 3",
+        "w = tl.load(w_base + k0, mask=(w_n < N), other=0.0)",
+        "acc += x.to(tl.float32) * w.to(tl.float32)[None, :]",
+    ):
+        assert line in source, line
+    assert "tl.dot" not in source
+
+
+def test_a_thread_has_an_element_and_knobs_are_those_of_a_tile() -> None:
+    (sketch, *_) = channelwise(DEPTHWISE)
+    values = {k.name: k.values for k in sketch.knobs}
+    assert values["block_m"] == (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    assert (values["block_n"], values["block_k"]) == ((16, 32, 64, 128, 256), (1,))
+    assert explain_invalid(DEPTHWISE, H200, Schedule.of(sketch, block_m=8, block_n=16, warps=4)) is None
+    assert "less than one element" in str(
+        explain_invalid(DEPTHWISE, H200, Schedule.of(sketch, block_m=4, block_n=16, warps=4))
+    )
+
+
+def test_features_count_rows_for_each_column() -> None:
+    """32 x 64 of 100,352 x 144: 3,136 x 3 tiles, 16 sums a thread, and 2,048 + 64 elements of 2 bytes a step."""
+    (sketch, *_) = channelwise(DEPTHWISE)
+    schedule = Schedule.of(sketch, block_m=32, block_n=64, warps=4)
+    x = extract(DEPTHWISE, H200, ScheduleBatch.of((sketch,), [schedule]))[0]
+    found = {name: float(x[COLUMN[name]]) for name in ("log2_tiles_m", "log2_tiles_n", "log2_accumulators", "wgmma")}
+    assert found["log2_tiles_m"] == pytest.approx(np.log2(3136), abs=1e-5)
+    assert found["log2_tiles_n"] == pytest.approx(np.log2(3), abs=1e-5)
+    assert found["log2_accumulators"] == pytest.approx(4.0)
+    assert found["wgmma"] == 0.0
+    assert x[COLUMN["log2_stage_bytes"]] == pytest.approx(np.log2((32 * 64 + 64) * 2), abs=1e-5)
+    assert np.isfinite(x).all()
+
+
+OPS = {
+    "plain": conv2d(2, 40, 9, 10, 40, 3, 3, 1, 1, groups=40, dtype="fp16", epilogue=["bias", "relu"]),
+    "strided": conv2d(3, 33, 8, 7, 33, 3, 2, (2, 1), (1, 0), groups=33, dtype="fp32", dilation=(1, 2)),
+    "nchw": conv2d(2, 20, 9, 7, 20, 3, 3, 1, 1, groups=20, dtype="fp16", layout="nchw", epilogue=["residual"]),
+    "1d": conv1d(2, 24, 31, 24, 5, 2, 2, groups=24, dtype="fp16"),
+    "3d": conv3d(1, 18, 4, 5, 6, 18, 2, 3, 3, 1, 1, groups=18, dtype="fp32"),
+    "input gradient": conv2d_input_grad(2, 24, 9, 8, 24, 3, 3, 2, 1, groups=24, dtype="fp16"),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_results_are_the_references(name: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    op = OPS[name]
+    work = [
+        (op, Schedule.of(sketch, block_m=m, block_n=n, warps=1, unroll=u))
+        for sketch in channelwise(op)
+        for m, n, u in ((16, 16, 1), (8, 32, 2), (32, 16, 4))
+        if explain_invalid(op, H200, Schedule.of(sketch, block_m=m, block_n=n, warps=1, unroll=u)) is None
+    ]
+    assert len(work) >= 3
+    assert failures(work, interpret(work)) == []
+
+
+def test_compiled_channels_are_loaded_by_16_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    knobs = {"block_m": 32, "block_n": 64, "warps": 4}
+    work = [(DEPTHWISE, scheduled(DEPTHWISE, NAME, **knobs, stages=stages)) for stages in (1, 3)]
+    with opened(tmp_path) as pool:
+        plain, piped = compile_all(pool, work)
+    assert plain.result.error == piped.result.error == ""
+    assert (plain.features["spill_bytes"], plain.features["mma"], plain.features["wgmma"]) == (0, 0, 0)
+    assert plain.features["plain_loads"] == 2 + 8 + 1  # 8 of a thread's 16 pixels a load, its channels' taps, the bias
+    assert piped.features["cp_async_16"] == 6  # two for each of two steps ahead of the loop and one in it
