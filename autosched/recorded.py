@@ -47,6 +47,7 @@ def recorded_log(device: str) -> LogContents:
     return aligned(TuningLog.read(_named(device, recorded_devices())))
 
 
+@lru_cache(maxsize=4)
 def teaching_log(device: str) -> LogContents:
     """The tables of a device and our own runs there, sessions of one workload brought to one level.
 

@@ -115,6 +115,11 @@ def image_map(op: Op, view: MatrixView, operand: Operand, group: str, inner: str
     return ImageMap(tuple(sides), tuple(boxed), channel, folded) if len(sides) <= LARGEST_RANK else None
 
 
+def image_load(op: Op, view: MatrixView, operand: Operand) -> ImageMap | None:
+    """How boxes of columns and a step of the reduction lie in an operand that no simpler box describes."""
+    return None if box_map(view, operand, "k", "n") else image_map(op, view, operand, "n", "k")
+
+
 def image_store(op: Op, view: MatrixView) -> ImageMap | None:
     """How boxes of columns lie in the output with rows as channels; none where a box would reach into other rows."""
     found = image_map(op, view, op.output, "n", "m")

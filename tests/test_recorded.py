@@ -130,12 +130,14 @@ def test_a_held_out_guide_learns_from_runs_too(
     folders = {"recorded": {p.name: p for p in tables.iterdir()}}
     folders["runs"] = {p.name: p for p in (tmp_path / "runs").iterdir()}
     monkeypatch.setattr(recorded, "_devices", folders.__getitem__)
+    recorded.teaching_log.cache_clear()
     assert recorded.teaching_folders() == {"H200": (folders["recorded"]["H200"], kept)}
     assert len(recorded.teaching_log("h200")) == 2 * len(contents)
     monkeypatch.setattr(recorded, "create", lambda recipe, seed: Spy())
     model: Any = recorded.held_out_on("H200", OPS[0])
     assert set(model.data.spaces) == {op.iteration_space() for op in OPS} - {OPS[0].iteration_space()}
     assert alone not in {r.key for r in contents if r.key in model.data.groups}
+    recorded.teaching_log.cache_clear()
 
 
 def test_the_only_workload_is_guided_by_none_of_its_rows(contents: LogContents) -> None:

@@ -39,7 +39,7 @@ def accumulator(name: str, span: Span) -> str:
 
 
 @emit_start.register
-def _dot_start(node: DotCombine, k: Kernel) -> None:
+def _dot_start(node: DotCombine | ChannelCombine, k: Kernel) -> None:
     kind = "tl.int32" if k.op.accumulate == "int32" else "tl.float32"
     for name in k.op.accumulators:
         for span in k.spans:
@@ -77,13 +77,13 @@ def _promotion(k: Kernel, product: Product) -> str:
 
 @emit_start.register
 def _channel_start(node: ChannelCombine, k: Kernel) -> None:
-    k.line(f"acc = tl.zeros(({k.knob('block_m')}, {k.knob('block_n')}), tl.float32)")
+    _dot_start(node, k)
 
 
 @emit_step.register
 def _channel_step(node: ChannelCombine, k: Kernel) -> None:
     (product,) = k.op.products
-    k.line(f"acc += {product.left}.to(tl.float32) * {product.right}.to(tl.float32)[None, :]")
+    k.line(f"{product.accumulator} += {product.left}.to(tl.float32) * {product.right}.to(tl.float32)[None, :]")
 
 
 @emit_end.register

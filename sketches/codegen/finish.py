@@ -7,7 +7,7 @@ from functools import singledispatch
 
 from autosched.sketches.codegen.combine import accumulator
 from autosched.sketches.codegen.epilogue import Piece, tile_pointers
-from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Box, Kernel, Region, Span, host_extent, load, power, store
+from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Region, Span, host_extent, load, power, store
 from autosched.sketches.nodes import (
     AtomicFinish,
     DirectFinish,
@@ -207,10 +207,9 @@ def _image_store(node: ImageStore, k: Kernel, piece: Piece, start: str) -> None:
         left, inner = left // sides[axis], inner * side
     sides[node.image.channel] = piece.block_m
     axes = [next((x for x in out.index[s.index].axes if x in sides), "") for s in node.image.sides]
-    block = tuple(sides.get(axis, 1) for axis in axes)
-    sizes = tuple(map(str, node.image.sizes(out)))
-    name = k.descriptor(f"{out.name}_desc", out, Box(out.name, sizes, node.image.strides(out), block))
-    value = f"tl.trans({piece.value}).to(tl.{out.dtype.tl}).reshape({', '.join(map(str, block))})"
+    box = k.image(out, node.image, sides)
+    name = k.descriptor(f"{out.name}_desc", out, box)
+    value = f"tl.trans({piece.value}).to(tl.{out.dtype.tl}).reshape({', '.join(map(str, box.block))})"
     k.line(f"{name}.store([{', '.join(places.get(axis, '0') for axis in axes)}], {value})")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Span, along, load, scaled
+from autosched.sketches.codegen.kernel import INT32_ELEMENTS, Kernel, Span, along, digits, load, plus, scaled
 from autosched.sketches.op import Operand
 from autosched.sketches.view import FusedAxis
 
@@ -88,26 +88,15 @@ class Gather:
         pointers = [f"{self.name}_base"]
         offset = self._offset((*self._uniform, *self._vectors))
         pointers += [along(offset, self.moving) if self._offset(self._vectors) else offset] if offset else []
-        tests: dict[str, list[str]] = {self.fixed: [], self.moving: [], "": []}
-        for i in self._guarded:
-            if self._is_settled(i):
-                tests[self.fixed].append(f"{self.name}_inside{i}")
-                continue
-            value, spread = self._value(i)
-            k.line(f"{self.name}_index{i} = {value}")
-            value = f"{self.name}_index{i}"
-            tests[spread] += self._tests(i, value)
-            divisor = self.tensor.index[i].divisor
-            if divisor > 1:
-                place = scaled(f"({self._wide(value, self.fixed)} // {divisor})", self.tensor.strides[i])
-                pointers.append(f"({place}){spread}")
+        places, tests = self._emit_guards()
+        pointers += places
         bounds = k.bounds(
             [
                 (self.group, f"{self.name}_{self.group}", k.knobs[f"block_{self.group}"], self.fixed),
                 ("k", f"{self.tensor.name}_k", k.knobs["block_k"], self.moving),
             ]
         )
-        masks = [bounds, *(_spread(found, spread) for spread, found in tests.items())]
+        masks = [bounds, *tests]
         text = " + ".join(pointers)
         spreads = {
             self.fixed if self._offset(self._fixed) else "",
@@ -148,15 +137,9 @@ class Gather:
 
     def _emit_split(self, indices: Sequence[Index], flat: str) -> None:
         """Emits each index that something depends on, from the index ``flat`` of all of them."""
-        lines, inner = [], 1
-        for position, index in reversed(list(enumerate(indices))):
-            part = f"{flat} // {inner}" if inner > 1 else flat
-            part += f" % {index.piece.extent}" if position else ""
+        for index, part in zip(indices, digits(flat, [index.piece.extent for index in indices]), strict=True):
             if index.name != flat and (self._stride(index.piece) or self._guards(index.piece)):
-                lines.append(f"{index.name} = {part}")
-            inner *= index.piece.extent
-        for line in reversed(lines):
-            self.k.line(line)
+                self.k.line(f"{index.name} = {part}")
 
     # -- places ---------------------------------------------------------------------------------------------------
     def _stride(self, piece: FusedAxis) -> int:
@@ -185,6 +168,23 @@ class Gather:
     def _guarded(self) -> tuple[int, ...]:
         return self.tensor.guarded(self.k.op.extents)
 
+    def _emit_guards(self) -> tuple[list[str], list[str]]:
+        """Emits the index of a step in each guarded dimension; offsets in divided ones, and masks over the tile."""
+        places: list[str] = []
+        tests: dict[str, list[str]] = {self.fixed: [], self.moving: [], "": []}
+        for i in self._guarded:
+            if self._is_settled(i):
+                tests[self.fixed].append(f"{self.name}_inside{i}")
+                continue
+            index, (value, spread) = f"{self.name}_index{i}", self._value(i)
+            self.k.line(f"{index} = {value}")
+            tests[spread] += self._tests(i, index)
+            divisor = self.tensor.index[i].divisor
+            if divisor > 1:
+                place = scaled(f"({self._wide(index, self.fixed)} // {divisor})", self.tensor.strides[i])
+                places.append(f"({place}){spread}")
+        return places, [_spread(found, spread) for spread, found in tests.items()]
+
     def _guards(self, piece: FusedAxis) -> bool:
         return any(name in dict(self.k.view.guards).get(self.tensor.name, ()) for name in piece.axes)
 
@@ -195,10 +195,7 @@ class Gather:
 
     def _known(self, i: int) -> str:
         """The part of a dimension's index that a step does not change."""
-        const, terms = self.tensor.index[i].const, self._terms(i, self._fixed)
-        if not terms:
-            return str(const)
-        return terms + (f" {'+' if const > 0 else '-'} {abs(const)}" if const else "")
+        return plus(self._terms(i, self._fixed), self.tensor.index[i].const)
 
     def _from(self, i: int) -> str:
         """Name of that part, if it is more than a name or a number."""
@@ -256,23 +253,11 @@ class StepGather(Gather):
         k = self.k
         offset = self._offset(self._uniform)
         pointers = [f"{self.name}_base", *([offset] if offset else [])]
-        tests: dict[str, list[str]] = {self.fixed: [], "": []}
-        for i in self._guarded:
-            if self._is_settled(i):
-                tests[self.fixed].append(f"{self.name}_inside{i}")
-                continue
-            value, spread = self._value(i)
-            k.line(f"{self.name}_index{i} = {value}")
-            tests[spread] += self._tests(i, f"{self.name}_index{i}")
-            divisor = self.tensor.index[i].divisor
-            if divisor > 1:
-                place = scaled(
-                    f"({self._wide(f'{self.name}_index{i}', self.fixed)} // {divisor})", self.tensor.strides[i]
-                )
-                pointers.append(f"({place}){spread}")
+        places, tests = self._emit_guards()
+        pointers += places
         rows = (self.group, f"{self.name}_{self.group}", k.knobs[f"block_{self.group}"], self.fixed)
         columns = ("n", f"{self.name}_n", k.knobs["block_n"], "[None, :]")
-        masks = [k.bounds([rows, columns]), *(_spread(found, spread) for spread, found in tests.items())]
+        masks = [k.bounds([rows, columns]), *tests]
         text, mask = " + ".join(pointers), " & ".join(filter(None, masks))
         k.line(f"{self.name} = {load(text, mask, options)}")
 

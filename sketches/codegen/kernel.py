@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil, log2, prod
 
-from autosched.sketches.box import image_box
+from autosched.sketches.box import ImageMap, image_box
 from autosched.sketches.op import Op, Operand
 from autosched.sketches.view import FusedAxis, MatrixView, run_length
 
@@ -210,15 +210,8 @@ class Kernel:
 
     def emit_corner(self, name: str) -> None:
         """Emits the first index of the tile's box along each axis of ``boxed``, called ``{name}_{axis}``."""
-        inner = 1
-        lines = []
-        for axis, side, count in reversed(list(zip(self.boxed, self.box_sides, self.box_counts, strict=True))):
-            place = f"tile_n // {inner}" if inner > 1 else "tile_n"
-            place += f" % {count}" if axis != self.boxed[0] else ""
-            lines.append(f"{name}_{axis} = {place}" + (f" * {side}" if side > 1 else ""))
-            inner *= count
-        for line in reversed(lines):
-            self.line(line)
+        for axis, place, side in zip(self.boxed, digits("tile_n", self.box_counts), self.box_sides, strict=True):
+            self.line(f"{name}_{axis} = {place}" + (f" * {side}" if side > 1 else ""))
 
     def emit_columns(self, start: str, first: int, width: int) -> None:
         """Emits ``columns``, the indices of a piece of the tile along the group; outside a box they are at its end.
@@ -233,22 +226,15 @@ class Kernel:
             return
         self.line(f"lane = {f'{first} + ' if first else ''}tl.arange(0, {width})")
         self.emit_corner("corner")
-        inner, flat, inside = 1, "", []
-        lines = []
-        for axis, side in reversed(list(zip(self.boxed, self.box_sides, strict=True))):
-            part = f"lane // {inner}" if inner > 1 else "lane"
-            part = f"({part}) % {side}" if inner > 1 and axis != self.boxed[0] else part
-            part = f"lane % {side}" if inner == 1 and axis != self.boxed[0] else part
-            lines.append(f"at_{axis} = corner_{axis}" + (f" + {part}" if side > 1 else ""))
-            inner *= side
+        flat, inside = "", []
+        for axis, place, side in zip(self.boxed, digits("lane", self.box_sides), self.box_sides, strict=True):
+            self.line(f"at_{axis} = corner_{axis}" + (f" + {place}" if side > 1 else ""))
             if self.op.extents[axis] % side:
                 inside.append(f"(at_{axis} < {self.op.extents[axis]})")
-        for line in reversed(lines):
-            self.line(line)
         for axis in self.boxed:
             flat = f"({flat}) * {self.op.extents[axis]} + at_{axis}" if flat else f"at_{axis}"
         if inside:
-            flat = f"tl.where({' & '.join(reversed(inside))}, {flat}, {self.extent('n')})"
+            flat = f"tl.where({' & '.join(inside)}, {flat}, {self.extent('n')})"
         self.line(f"columns = {flat}")
 
     def workspace(self) -> str:
@@ -276,6 +262,14 @@ class Kernel:
             outer = f"{self.host_batches()} * {outer}"
         strides = [self.view.walk(g, tensor.name)[0].stride(tensor.name) for g in groups]
         return Box(tensor.name, (outer, inner), (strides[0], strides[1]), block)
+
+    def image(self, tensor: Operand, image: ImageMap, lengths: Mapping[str, int]) -> Box:
+        """A descriptor of an image; a box has these lengths along the axes named, and one element along others."""
+        block = tuple(
+            next((lengths[x] for x in tensor.index[side.index].axes if x in lengths and not side.low), 1)
+            for side in image.sides
+        )
+        return Box(tensor.name, tuple(map(str, image.sizes(tensor))), image.strides(tensor), block)
 
     # -- shape of the tile ----------------------------------------------------------------------------------------
     @property
@@ -363,8 +357,7 @@ class Kernel:
 
     def base(self, tensor: Operand) -> str:
         """Pointer to a tensor's element at index 0 of every axis but the batch's."""
-        start = f" {'+' if tensor.start > 0 else '-'} {abs(tensor.start)}" if tensor.start else ""
-        return f"{self.pointer(tensor)}{start}{self.batch_offset(tensor)}"
+        return plus(self.pointer(tensor), tensor.start) + self.batch_offset(tensor)
 
     def bounds(self, indices: Sequence[tuple[str, str, int, str]]) -> str:
         """``mask=..., `` keyword for (group, index, block, ``[:, None]``-like slice); empty where nothing overhangs."""
@@ -400,6 +393,23 @@ def walk(axes: tuple[FusedAxis, ...], tensor: str, index: str) -> str:
             terms.append(term)
         inner *= axis.extent
     return f"({' + '.join(reversed(terms))})" if terms else ""
+
+
+def digits(flat: str, extents: Sequence[int]) -> list[str]:
+    """The index along each of several axes, outermost first, from the index ``flat`` of all of them."""
+    found, inner = [], 1
+    for place, extent in reversed(list(enumerate(extents))):
+        part = f"{flat} // {inner}" if inner > 1 else flat
+        found.append(part + (f" % {extent}" if place else ""))
+        inner *= extent
+    return found[::-1]
+
+
+def plus(text: str, number: int) -> str:
+    """A sum of terms, of which there may be none, and a number."""
+    if not text:
+        return str(number)
+    return text + (f" {'+' if number > 0 else '-'} {abs(number)}" if number else "")
 
 
 def scaled(index: str, stride: int) -> str:

@@ -6,13 +6,13 @@ for each accumulator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 
 from autosched.sketches.box import Side, box_map
 from autosched.sketches.codegen.copy import emit_copy
 from autosched.sketches.codegen.gather import Gather, StepGather
-from autosched.sketches.codegen.kernel import WHOLE, Box, Kernel, Span, along, load, scaled
+from autosched.sketches.codegen.kernel import WHOLE, Kernel, Span, along, digits, load, plus, scaled
 from autosched.sketches.nodes import ChannelLoad, CopiedLoad, ImageLoad, Load, PointerLoad, TmaLoad
 from autosched.sketches.op import Op, Operand
 
@@ -101,12 +101,7 @@ def _copied_step(node: CopiedLoad, k: Kernel) -> None:
 def _image_prologue(node: ImageLoad, k: Kernel) -> None:
     tensor, lengths = k.op.operand(node.operand), dict(zip(node.boxed, k.box_sides, strict=True))
     lengths[node.image.channel] = k.knobs["block_k"]
-    block = tuple(
-        next((lengths[x] for x in tensor.index[side.index].axes if x in lengths and not side.low), 1)
-        for side in node.image.sides
-    )
-    sizes = tuple(map(str, node.image.sizes(tensor)))
-    k.descriptor(f"{node.operand}_desc", tensor, Box(tensor.name, sizes, node.image.strides(tensor), block))
+    k.descriptor(f"{node.operand}_desc", tensor, k.image(tensor, node.image, lengths))
     k.emit_corner(node.operand)
 
 
@@ -119,13 +114,9 @@ def _image_step(node: ImageLoad, k: Kernel) -> None:
     if taps:
         k.line(f"{name}_tap = k0 // {channels}")
         names[node.image.channel] = f"k0 - {name}_tap * {channels}"
-    inner = 1
-    for axis in reversed(taps):
-        part = f"{name}_tap // {inner}" if inner > 1 else f"{name}_tap"
-        names[axis] = f"({part}{f' % {k.op.extents[axis]}' if axis != taps[0] else ''})"
-        inner *= k.op.extents[axis]
+    names |= _indices(k, f"{name}_tap", taps)
     if k.batched:
-        names |= _batch_indices(k)
+        names |= _indices(k, "batch", [x for fused in k.view.group("batch") for x in fused.axes if k.op.extents[x] > 1])
     places = [_coordinate(k.op, tensor, side, names, node.boxed) for side in node.image.sides]
     if node.image.folded:
         row = _coordinate(k.op, tensor, node.image.folded, names, node.boxed)
@@ -140,32 +131,20 @@ def _coordinate(op: Op, tensor: Operand, side: Side, names: Mapping[str, str], b
     terms = {axis: c for axis, c in expr.terms if axis in names and c and (side.step == 1 or axis not in boxed)}
     text = " + ".join(scaled(names[axis], c) for axis, c in terms.items())
     if side.step == 1:
-        return _plus(text, expr.const)
+        return plus(text, expr.const)
     corner = next((names[axis] for axis in expr.axes if axis in boxed), "0")
     if not text and expr.const == 0:
         return corner
     least = expr.const + sum(min(0, c * (op.extents[axis] - 1)) for axis, c in terms.items())
     lift = -(least // side.step) * side.step if least < 0 else 0  # so that the division rounds down
-    shift = f"({_plus(text, expr.const + lift)})"
-    return f"({shift} % {side.step})" if side.low else _plus(f"{corner} + {shift} // {side.step}", -lift // side.step)
+    shift = f"({plus(text, expr.const + lift)})"
+    return f"({shift} % {side.step})" if side.low else plus(f"{corner} + {shift} // {side.step}", -lift // side.step)
 
 
-def _plus(text: str, number: int) -> str:
-    """A sum of terms, of which there may be none, and a number."""
-    if not text:
-        return str(number)
-    return text + (f" {'+' if number > 0 else '-'} {abs(number)}" if number else "")
-
-
-def _batch_indices(k: Kernel) -> dict[str, str]:
-    """The index of each axis of the batch."""
-    names, inner = {}, 1
-    axes = [x for fused in k.view.group("batch") for x in fused.axes if k.op.extents[x] > 1]
-    for axis in reversed(axes):
-        part = f"batch // {inner}" if inner > 1 else "batch"
-        names[axis] = f"({part}{f' % {k.op.extents[axis]}' if axis != axes[0] else ''})"
-        inner *= k.op.extents[axis]
-    return names
+def _indices(k: Kernel, flat: str, axes: Sequence[str]) -> dict[str, str]:
+    """The index of each axis, from the index ``flat`` of all of them."""
+    parts = digits(flat, [k.op.extents[axis] for axis in axes])
+    return {axis: f"({part})" for axis, part in zip(axes, parts, strict=True)}
 
 
 @emit_prologue.register

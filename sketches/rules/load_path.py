@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map, image_map, image_store
+from autosched.sketches.box import LARGEST_EXTENT, LINE, box_map, image_load, image_store
 from autosched.sketches.nodes import (
     AtomicFinish,
     CopiedLoad,
@@ -65,11 +65,8 @@ class ImageRule:
         if not isinstance(getattr(state.finish, "store", PointerStore()), PointerStore):
             return
         (side,) = [side for side in _sides(state) if side[0].fixed == "n"]
-        operands = [op.operand(load.operand) for load in side]
-        maps = [image_map(op, state.view, operand, "n", "k") for operand in operands]
+        maps = [image_load(op, state.view, op.operand(load.operand)) for load in side]
         if not all(isinstance(load, PointerLoad) for load in side) or None in maps:
-            return
-        if any(box_map(state.view, operand, "k", "n") for operand in operands):
             return
         found = {
             load.operand: ImageLoad(load.operand, load.rows, load.columns, True, image)

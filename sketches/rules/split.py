@@ -28,10 +28,9 @@ def _may_split(op: Op, state: State) -> bool:
     """A grid of tiles that store directly, whose sums are floats over a static reduction of ``SHORTEST`` or more."""
     if not (isinstance(state, Sketch) and isinstance(state.work, GridWork) and op.accumulate == "fp32"):
         return False
-    if state.view.channelwise:
-        return False
     static = not state.view.is_dynamic("k") and not state.view.is_dynamic("batch")
-    return state.finish == DirectFinish(PointerStore()) and state.view.extent("k") >= SHORTEST and static
+    long = state.view.extent("k") >= SHORTEST and not state.view.channelwise  # steps of one term are not worth parts
+    return state.finish == DirectFinish(PointerStore()) and long and static
 
 
 class SplitReductionRule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autosched.sketches.box import box_map, image_map
+from autosched.sketches.box import image_load
 from autosched.sketches.op import Op
 from autosched.sketches.rules.base import State
 from autosched.sketches.target import Target
@@ -42,6 +42,5 @@ class OperandSideRule:
             return
         turned = state.transposed()
         rows = [op.operand(state.left(product)) for product in op.products]
-        images = all(image_map(op, turned, x, "n", "k") and box_map(turned, x, "k", "n") is None for x in rows)
-        if images or state.extent("m") < SKINNY <= state.extent("n"):
+        if all(image_load(op, turned, x) for x in rows) or state.extent("m") < SKINNY <= state.extent("n"):
             yield turned, turned.tag
