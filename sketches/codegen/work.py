@@ -71,9 +71,16 @@ def _split(node: SplitWork, k: Kernel, main: Main, finish: Finish) -> None:
     k.line(f"tile = tl.program_id(0) // {split}")
     _coordinates(k, "tile")
     k.line("# whole steps of the loop, dealt out so that parts differ by one at most")
-    number = "part.to(tl.int64)" if k.constants["STEPS"] * k.knobs["split_k"] > INT32_ELEMENTS else "part"
-    k.line(f"k_begin = {number} * {steps} // {split} * {block_k}")
-    k.line(f"k_end = ({number} + 1) * {steps} // {split} * {block_k}")
+    if _divides_steps(k):
+        # Divisions of a step's index beside two quotients here are vectors of 16-bit numbers to LLVM, of which ptxas
+        # 12.8 was seen to take one from another register (empty or endless loops on an H200); so none of the latter.
+        each, more = divmod(k.constants["STEPS"], k.knobs["split_k"])
+        k.line(f"k_begin = (part * {each} + tl.minimum(part, {more})) * {block_k}")
+        k.line(f"k_end = ((part + 1) * {each} + tl.minimum(part + 1, {more})) * {block_k}")
+    else:
+        number = "part.to(tl.int64)" if k.constants["STEPS"] * k.knobs["split_k"] > INT32_ELEMENTS else "part"
+        k.line(f"k_begin = {number} * {steps} // {split} * {block_k}")
+        k.line(f"k_end = ({number} + 1) * {steps} // {split} * {block_k}")
     main("k_begin", "k_end")
     k.partial = "all"
     finish()
@@ -168,6 +175,12 @@ def _most_tiles(k: Kernel) -> str:
         return f"min({rows}, ({rows} + {loose}) // {block}) * {k.host_tiles('n', 'BLOCK_N')}"
     most = min(k.view.extent("m"), (k.view.extent("m") + loose) // block)
     return f"{most} * {k.host_tiles('n', 'BLOCK_N')}"
+
+
+def _divides_steps(k: Kernel) -> bool:
+    """Whether some operand's place in a step follows from quotients of the reduction's index."""
+    names = {name for p in k.op.products for name in (p.left, p.right)}
+    return bool(k.view.guards) or any(len(k.view.walk("k", name)) > 1 for name in names)
 
 
 def _whole_steps(k: Kernel) -> int:

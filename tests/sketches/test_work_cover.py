@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autosched.sketches.builders import bmm, gemm
+from autosched.sketches.builders import bmm, conv1d, gemm
 from autosched.sketches.codegen.kernel import Kernel
 from autosched.sketches.codegen.work import emit_work
 from autosched.sketches.knobs import KNOBS
@@ -246,6 +246,18 @@ def test_parts_cover_each_step_once(problem: Any) -> None:
     op, knobs, actual, sizes = problem
     seen = check(op, SplitWork(), knobs, actual, sizes)
     assert all(sorted(numbers) == list(range(knobs["split_k"])) for numbers in seen.finishes.values())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(3, 60), st.integers(1, 40), st.integers(1, 70), st.sampled_from((2, 3, 5, 12, 64)))
+def test_parts_of_a_gather_cover_each_step_once(pixels: int, channels: int, features: int, parts: int) -> None:
+    """There the places of parts are no quotients."""
+    op = conv1d(1, channels, pixels, features, 3, 1, 1)
+    knobs = {"block_m": 16, "block_n": 32, "block_k": 16, "group_m": 2, "split_k": parts}
+    kernel = emitted(op, SplitWork(), knobs)
+    assert "//" not in next(line for line in kernel.lines if "k_begin =" in line)
+    seen = check(op, SplitWork(), knobs, {"B": 1}, (1, pixels, features, 3 * channels))
+    assert all(sorted(numbers) == list(range(parts)) for numbers in seen.finishes.values())
 
 
 @settings(max_examples=50, deadline=None)
