@@ -29,6 +29,7 @@ REASONS: tuple[str, ...] = (
     "maxnreg: fewer registers than the accumulator alone takes",
     "sum: a thread has less than one element of the tile",
     "box: rows and columns of an image box are more than the tile has",
+    "cache: a gather that is not asynchronous cannot both bypass the first level and be evicted first",
 )
 
 
@@ -127,6 +128,7 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
         dot & (maxnreg > 0) & (accumulators > (maxnreg - 24) * 32 * warps),
         ~dot & (bm * bk * bn < 32 * warps),
         np.maximum(batch.column("box_h"), 1) * np.maximum(batch.column("box_w"), 1) > bn,
+        _twice_cached(batch),
     )
     codes = np.zeros(len(batch), np.int16)
     for code, bad in reversed(list(enumerate(checks, 1))):
@@ -157,6 +159,19 @@ def _specializes(op: Op, batch: ScheduleBatch) -> NDArray[np.bool_]:
     plain = (batch.column("flatten") != 1) & (batch.column("subtile") <= 1) & (batch.column("unroll") == 1)
     sound: NDArray[np.bool_] = boxes & plain & (batch.column("warps") == 4) & (batch.column("block_m") == 64)
     return sound
+
+
+def _twice_cached(batch: ScheduleBatch) -> NDArray[np.bool_]:
+    """Whether a plain load has both cache options, which ptxas refuses.
+
+    Copies of 4 bytes or more are asynchronous where the loop is pipelined, and take them.
+    """
+    found = np.zeros(len(batch), np.bool_)
+    for side, evicted in (("b", 1), ("a", 2)):
+        plain = (batch.fact(f"align_{side}") < 4) | (batch.column("stages") == 1)
+        found |= (batch.column("evict") == evicted) & (batch.fact(f"tma_{side}") == 0) & plain
+    twice: NDArray[np.bool_] = found & (batch.column("cache") == 1)
+    return twice
 
 
 def _sides(op: Op, *, swapped: bool) -> dict[str, int]:
