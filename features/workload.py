@@ -33,6 +33,7 @@ def extents(op: Op, sketch: Sketch) -> Extents:
 
 def distinct(op: Op, sketch: Sketch, name: str) -> float:
     """Elements of an operand over those that its tiles index: 1 but where several indices read one element."""
+    op = sketch.view.over(op)
     operand = op.operand(name)
     if all(expr.merged(op.extents) for expr in operand.index):
         return 1.0

@@ -14,6 +14,8 @@ from autosched.sketches.view import MatrixView
 MAX_TILE = 256
 #: Tile widths that are no power of two: 64 + 32 and 128 + 64 columns, an accumulator each.
 PIECED = (96, 192)
+#: Steps of a loop without a dot that may be unrolled as a whole: the taps of a 3 x 3 x 3 kernel.
+LONGEST_UNROLLED = 27
 #: Stands where a node has to be given a map.
 NOWHERE = ImageMap((), (), "")
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -332,14 +334,16 @@ class ChannelCombine:
     summed = 1
 
     def knobs(self, op: Op, view: MatrixView) -> tuple[Knob, ...]:
-        """A tile of rows and columns, a single step; warps, pipeline depth, unrolling."""
+        """A tile of rows and columns, a single step; warps, pipeline depth, unrolling, of short loops as a whole."""
+        steps = view.extent("k")
+        whole = (steps,) if steps <= LONGEST_UNROLLED else ()
         return (
             Knob("block_m", (1, 2, 4, 8, *_tile_values(view.extent("m")))),
-            Knob("block_n", _tile_values(view.extent("n"))),
+            Knob("block_n", _tile_values(view.extent("n"), 2 * MAX_TILE if view.in_runs else MAX_TILE)),
             Knob("block_k", (1,)),
             Knob("warps", (1, 2, 4, 8)),
             Knob("stages", (1, 2, 3)),
-            Knob("unroll", (1, 2, 4)),
+            Knob("unroll", tuple(sorted({1, 2, 4, *whole}))),
         )
 
 

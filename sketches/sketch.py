@@ -43,9 +43,11 @@ class Sketch:
         finish = self.finish.tag + (f"-{store.tag}" if store else "")
         parts = [self.work.tag, "-".join(load.tag for load in self.loads), finish]
         if self.combine.summed:
-            parts.insert(2, self.combine.tag)
+            parts.insert(2, "run" if self.view.in_runs else self.combine.tag)
         if self.view.swapped:
             parts.insert(0, "swap")
+        if self.view.prepared:
+            parts.insert(0, self.view.prepared.tag)
         return ".".join(parts)
 
     def facts(self) -> dict[str, int]:
@@ -55,8 +57,8 @@ class Sketch:
             **self.work.facts(),
             "tma_a": first.tma,
             "tma_b": last.tma,
-            "copied_a": first.copied,
-            "copied_b": last.copied,
+            "copied_a": int(first.copied or first.operand in self.view.copied),
+            "copied_b": int(last.copied or last.operand in self.view.copied),
             "summed": self.combine.summed,
             "swapped": int(self.view.swapped),
             "channelwise": int(self.view.channelwise),
@@ -65,9 +67,12 @@ class Sketch:
         }
 
     def completed(self, op: Op, derivation: tuple[Step, ...]) -> Sketch:
-        """This tree with its knobs, facts and derivation filled in for ``op``."""
+        """This tree with its knobs, facts and derivation filled in for ``op``, or what it is a view of."""
+        op = self.view.over(op)
         nodes = (self.combine, self.work, *self.loads, self.finish)
         knobs = {k.name: k for node in nodes for k in node.knobs(op, self.view)}
+        if self.view.copied:
+            knobs["dependent"] = Knob("dependent", (0, 1))
         left, right = (op.operand(side(op.products[0])) for side in (self.view.left, self.view.right))
         copied = {load.operand for load in self.loads if load.copied}  # a copy is aligned, its reduction innermost
         k_inner = {t.name: t.name in copied or _walks(self.view, t.name, "k") for t in (left, right)}

@@ -9,6 +9,7 @@ from itertools import takewhile
 from math import gcd, prod
 
 from autosched.sketches.op import Axis, Op, Operand, Product
+from autosched.sketches.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class MatrixView:
         swapped: Whether the rows are the right operand's: the transpose of the product as it is written.
         guards: Operands whose indices may lie outside, each with the axes that tell whether they do.
         channelwise: Whether the columns are the matrices of a batch that has one column each: rows differ by column.
+        prepared: The op written otherwise that it is a view of, if it is not one of the op itself.
     """
 
     batch: tuple[FusedAxis, ...]
@@ -63,10 +65,25 @@ class MatrixView:
     swapped: bool = False
     guards: tuple[tuple[str, tuple[str, ...]], ...] = ()
     channelwise: bool = False
+    prepared: Prepared | None = None
 
     def transposed(self) -> MatrixView:
         """The same product with rows and columns exchanged."""
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
+
+    @property
+    def in_runs(self) -> bool:
+        """Whether rows stand beside columns that have rows of their own, so that a tile is some runs of memory."""
+        return self.channelwise and len(self.n) > 1
+
+    @property
+    def copied(self) -> frozenset[str]:
+        """Operands in whose place copies are read."""
+        return self.prepared.names if self.prepared else frozenset()
+
+    def over(self, op: Op) -> Op:
+        """What it is a view of: ``op``, or that written otherwise."""
+        return self.prepared.op if self.prepared else op
 
     def left(self, product: Product) -> str:
         """The operand that gives the rows."""
@@ -115,6 +132,7 @@ class MatrixView:
             f"{name}={'.'.join(a.name for a in axes) or '1'}" for name, axes in groups if axes or name != "batch"
         )
         text += ", each column by itself" if self.channelwise else ""
+        text += f", over copies of {' and '.join(sorted(self.copied))}" if self.copied else ""
         return text + (", rows from the right operand" if self.swapped else "")
 
     def row_alignment(self, tensor: Operand) -> int:
@@ -161,9 +179,11 @@ def matrix_views(op: Op) -> tuple[MatrixView, ...]:
 
 
 def _channelwise(op: Op, view: MatrixView) -> tuple[MatrixView, ...]:
-    """The view in which matrices of one column each stand side by side.
+    """The views in which matrices of one column each stand side by side.
 
-    None where there are no such matrices, and where neither neighbours among them nor among rows are in memory.
+    None where there are no such matrices, and where neither neighbours among them nor among rows are in memory. Where
+    in the output the innermost rows follow each other without a gap, all matrices of each, they may be columns too: a
+    tile is then some runs of memory.
     """
     single = view.extent("n") == 1 and not any(view.is_dynamic(g) for g in ("batch", "n"))
     plain = len(op.products) == 1 and not op.factors and op.ragged is None and op.accumulate == "fp32"
@@ -171,7 +191,11 @@ def _channelwise(op: Op, view: MatrixView) -> tuple[MatrixView, ...]:
     near = any(axes and axes[-1].stride(left) == 1 for axes in (view.m, view.batch))
     if not single or not plain or not near or 1 in (view.extent("batch"), view.extent("m")):
         return ()
-    return (MatrixView((), view.m, view.batch, view.k, guards=view.guards, channelwise=True),)
+    found = MatrixView((), view.m, view.batch, view.k, guards=view.guards, channelwise=True)
+    *rows, inner = view.m
+    run = MatrixView((), tuple(rows), (inner, *view.batch), view.k, guards=view.guards, channelwise=True)
+    whole = view.batch[-1].stride(left) == 1 and len(run.walk("n", op.output.name)) == 1
+    return (found, run) if whole and run.extent("m") > 1 and not inner.dynamic else (found,)
 
 
 def _guards(op: Op) -> tuple[tuple[str, tuple[str, ...]], ...]:

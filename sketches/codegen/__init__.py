@@ -60,10 +60,12 @@ def generate(op: Op, schedule: Schedule) -> Generated:
     """The source of ``schedule`` for ``op``, node by node."""
     sketch = schedule.sketch
     knobs = {name: info.default for name, info in KNOBS.items()} | dict(schedule.knobs)
-    main = Kernel("contract", op, sketch.view, knobs, warps=knobs["warps"], stages=knobs["stages"])
+    main = Kernel("contract", sketch.view.over(op), sketch.view, knobs, warps=knobs["warps"], stages=knobs["stages"])
     main.maxnreg = knobs["maxnreg"]
     main.boxed = next((node.boxed for node in sketch.loads if node.boxed), ())
     after: list[Kernel] = []
+    for made in sketch.view.prepared.copies if sketch.view.prepared else ():
+        copy.emit_padded(main, op, made)
 
     def reduction(begin: str, end: str) -> None:
         for node in sketch.loads:
@@ -85,7 +87,7 @@ def generate(op: Op, schedule: Schedule) -> Generated:
         copy.chain(main)
     kernels = [*main.before, main, *after]
     regions = sorted((r for k in kernels for r in k.regions), key=lambda r: r.name != "workspace")
-    host = launch.emit_launch(sketch.launch, kernels, regions)
+    host = launch.emit_launch(sketch.launch, op, kernels, regions)
     source = _module(op, schedule, kernels, host)
     specs = tuple(_spec(k) for k in kernels)
     zeroed = sum(4 * launch.fp32_elements(r) for r in regions if r.zeroed)

@@ -1,15 +1,32 @@
-"""The kernel that copies an operand before the main one: rows padded to cache lines, the reduction innermost."""
+"""Kernels that copy an operand before the main one: rows padded to cache lines, or an image with zeros around it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from autosched.sketches.box import LINE
-from autosched.sketches.codegen.kernel import Box, Kernel, Param, Region, along, host_extent, load, power, store
-from autosched.sketches.op import Operand
+from autosched.sketches.codegen.kernel import (
+    INT32_ELEMENTS,
+    Box,
+    Kernel,
+    Param,
+    Region,
+    along,
+    digits,
+    host_extent,
+    load,
+    power,
+    scaled,
+    store,
+)
+from autosched.sketches.op import Op, Operand
+from autosched.sketches.prepared import PaddedCopy
 
 #: Rows and steps of the reduction that one program copies.
 TILE = (64, 64)
+#: Elements of a padded copy that one program writes.
+RUN = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +61,31 @@ def emit_copy(k: Kernel, tensor: Operand, group: str) -> Copy:
     k.regions.append(Region(made.name, f"{rows} * {padded}", count, tensor.dtype.bytes, zeroed=False))
     k.before.append(_kernel(k, tensor, group, made, count))
     return made
+
+
+def emit_padded(k: Kernel, op: Op, made: PaddedCopy) -> None:
+    """Declares a padded copy of an operand of ``op``, which ``k`` reads in its place, and writes the kernel for it."""
+    tensor, count = op.operand(made.operand), prod(made.shape)
+    name = f"{tensor.name}_copy"
+    k.regions.append(Region(name, str(count), count, tensor.dtype.bytes, zeroed=False))
+    copy = Kernel(f"copy_{tensor.name}", op, k.view, {})
+    block = copy.const("BLOCK", min(RUN, power(count)))
+    copy.line(f"at = tl.program_id(0) * {block} + tl.arange(0, {block})")
+    offsets, inside = [], []
+    for i, (dim, first, part) in enumerate(zip(made.dims, made.first, digits("at", made.shape), strict=True)):
+        copy.line(f"at{i} = {part}")
+        copy.lines[-1] += f" - {-first}" if first < 0 else f" + {first}" if first else ""
+        wide = f"at{i}.to(tl.int64)" if tensor.span > INT32_ELEMENTS else f"at{i}"
+        offsets.append(scaled(wide, tensor.strides[dim]))
+        inside += [f"(at{i} >= 0)"] if first < 0 else []
+        inside += [f"(at{i} < {tensor.shape[dim]})"] if first + made.shape[i] > tensor.shape[dim] else []
+    copy.params["copy_ptr"] = Param("copy_ptr", f"*{tensor.dtype.triton}", name)
+    source = f"{tensor.name}_ptr"
+    copy.params[source] = Param(source, f"*{tensor.dtype.triton}", tensor.name)
+    copy.line(f"values = {load(f'{source} + ' + ' + '.join(filter(None, offsets)), ' & '.join(inside))}")
+    copy.line(store("copy_ptr + at", "values", f"at < {count}" if count % copy.constants["BLOCK"] else ""))
+    copy.programs = str(-(-count // copy.constants["BLOCK"]))
+    k.before.append(copy)
 
 
 def chain(k: Kernel) -> None:

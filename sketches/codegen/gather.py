@@ -41,7 +41,7 @@ class Gather:
         tensor: The operand.
         group: The group that the reduction loop does not move along.
         fixed: The slice that spreads an index along that group over the tile.
-        moving: The same for the reduction.
+        moving: The same for the reduction, or for columns that are gathered beside rows.
         span: The piece of the tile's columns.
     """
 
@@ -241,7 +241,8 @@ class StepGather(Gather):
         super().emit_prologue()
         k, name = self.k, self.name
         k.line(f"{name}_n = {k.place('n', self.span)} + tl.arange(0, {k.width('n', self.span)})")
-        k.line(f"{name}_base = {name}_base + {along(k.offset(self.tensor, 'n', f'{name}_n'), '[None, :]')}")
+        self._emit_split(self._vectors, f"{name}_n")
+        k.line(f"{name}_base = {name}_base + {along(self._offset(self._vectors), self.moving)}")
 
     def emit_indices(self) -> None:
         """Emits the index along each axis of the reduction."""
@@ -256,7 +257,7 @@ class StepGather(Gather):
         places, tests = self._emit_guards()
         pointers += places
         rows = (self.group, f"{self.name}_{self.group}", k.knobs[f"block_{self.group}"], self.fixed)
-        columns = ("n", f"{self.name}_n", k.knobs["block_n"], "[None, :]")
+        columns = ("n", f"{self.name}_n", k.knobs["block_n"], self.moving)
         masks = [k.bounds([rows, columns]), *tests]
         text, mask = " + ".join(pointers), " & ".join(filter(None, masks))
         k.line(f"{self.name} = {load(text, mask, options)}")
@@ -264,6 +265,10 @@ class StepGather(Gather):
     @cached_property
     def _cut(self) -> tuple[tuple[FusedAxis, ...], tuple[FusedAxis, ...]]:
         return self.k.view.walk("k", self.tensor.name), ()
+
+    @cached_property
+    def _vectors(self) -> tuple[Index, ...]:
+        return _indices(self.k.view.walk("n", self.tensor.name), f"{self.name}_n", self.name, self.moving)
 
 
 def _indices(pieces: tuple[FusedAxis, ...], flat: str, name: str, spread: str) -> tuple[Index, ...]:

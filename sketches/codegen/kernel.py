@@ -245,8 +245,12 @@ class Kernel:
     def pointer(self, tensor: Operand) -> str:
         """Declares ``tensor`` as a pointer argument."""
         name = f"{tensor.name}_ptr"
-        self.params.setdefault(name, Param(name, f"*{tensor.dtype.triton}", tensor.name))
+        self.params.setdefault(name, Param(name, f"*{tensor.dtype.triton}", self.host(tensor)))
         return name
+
+    def host(self, tensor: Operand) -> str:
+        """The launcher's variable that holds ``tensor``, or the copy that is read in its place."""
+        return tensor.name + ("_copy" if tensor.name in self.view.copied else "")
 
     def descriptor(self, name: str, tensor: Operand, box: Box) -> str:
         """Declares a descriptor of ``tensor``'s element type as an argument."""
@@ -261,7 +265,7 @@ class Kernel:
         if folded:
             outer = f"{self.host_batches()} * {outer}"
         strides = [self.view.walk(g, tensor.name)[0].stride(tensor.name) for g in groups]
-        return Box(tensor.name, (outer, inner), (strides[0], strides[1]), block)
+        return Box(self.host(tensor), (outer, inner), (strides[0], strides[1]), block)
 
     def image(self, tensor: Operand, image: ImageMap, lengths: Mapping[str, int]) -> Box:
         """A descriptor of an image; a box has these lengths along the axes named, and one element along others."""
@@ -269,7 +273,7 @@ class Kernel:
             next((lengths[x] for x in tensor.index[side.index].axes if x in lengths and not side.low), 1)
             for side in image.sides
         )
-        return Box(tensor.name, tuple(map(str, image.sizes(tensor))), image.strides(tensor), block)
+        return Box(self.host(tensor), tuple(map(str, image.sizes(tensor))), image.strides(tensor), block)
 
     # -- shape of the tile ----------------------------------------------------------------------------------------
     @property

@@ -24,15 +24,15 @@ def _zeros(elements, device):
     return _KEPT[key]'''
 
 
-def emit_launch(node: Launch, kernels: list[Kernel], regions: list[Region]) -> str:
+def emit_launch(node: Launch, op: Op, kernels: list[Kernel], regions: list[Region]) -> str:
     """The text of ``TENSORS``, ``launch`` and ``run``.
 
     Args:
         node: The node.
+        op: What the kernels compute together.
         kernels: In the order in which they run.
         regions: Parts of the workspace; that of the partial sums is the first.
     """
-    op = kernels[0].op
     names = [o.name for o in (*op.operands, op.output)]
     body = [f"    {name} = {tensor}.shape[{i}]" for name, (tensor, i) in _sizes(op).items()]
     if body:

@@ -170,7 +170,7 @@ def _channel_step(node: ChannelLoad, k: Kernel) -> None:
 
 
 def _step_gather(node: ChannelLoad, k: Kernel) -> StepGather:
-    return StepGather(k, k.op.operand(node.operand), "m", "[:, None]", "", k.spans[0])
+    return StepGather(k, k.op.operand(node.operand), "m", "[:, None]", "[None, :]", k.spans[0])
 
 
 def _scattered(node: PointerLoad, k: Kernel) -> bool:

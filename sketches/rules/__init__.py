@@ -5,16 +5,18 @@ from __future__ import annotations
 from autosched.errors import UnsupportedError
 from autosched.sketches.constraints import explain_invalid
 from autosched.sketches.op import Op
+from autosched.sketches.prepared import Prepared
 from autosched.sketches.rules.base import Rule, State
 from autosched.sketches.rules.load_path import CopyRule, ImageRule, LoadPathRule, StorePathRule
 from autosched.sketches.rules.persistent import PersistentRule
 from autosched.sketches.rules.ragged import RaggedRule
 from autosched.sketches.rules.split import SplitReductionRule, StreamRule
 from autosched.sketches.rules.tile import ChannelRule, MatrixVectorRule, TileRule
-from autosched.sketches.rules.view import MatrixViewRule, OperandSideRule
+from autosched.sketches.rules.view import MatrixViewRule, OperandSideRule, PhaseRule, WindowRule
 from autosched.sketches.schedule import Schedule
 from autosched.sketches.sketch import Sketch, Step
 from autosched.sketches.target import Target
+from autosched.sketches.view import MatrixView
 
 RULES: tuple[Rule, ...] = (
     MatrixViewRule(),
@@ -30,6 +32,8 @@ RULES: tuple[Rule, ...] = (
     RaggedRule(),
     ImageRule(),
     ChannelRule(),
+    WindowRule(),
+    PhaseRule(),
 )
 
 
@@ -47,7 +51,7 @@ def derive(op: Op, target: Target, rules: tuple[Rule, ...] = RULES) -> tuple[Ske
         if isinstance(state, Sketch):
             sketches.append(state.completed(op, steps))
         for rule in rules:
-            for result, what in rule.apply(op, target, state):
+            for result, what in rule.apply(_computed(op, state), target, state):
                 if result not in seen:
                     seen.add(result)
                     queue.append((result, (*steps, Step(rule.name, what))))
@@ -56,6 +60,13 @@ def derive(op: Op, target: Target, rules: tuple[Rule, ...] = RULES) -> tuple[Ske
             f"no sketch is derived for {op.key()}", "every axis must index two of left, right and output"
         )
     return tuple(sketches)
+
+
+def _computed(op: Op, state: State) -> Op:
+    """What a state computes: the op, or the same written otherwise."""
+    if isinstance(state, Op | Prepared):
+        return state if isinstance(state, Op) else state.op
+    return (state if isinstance(state, MatrixView) else state.view).over(op)
 
 
 def default_schedule(op: Op, target: Target, sketches: tuple[Sketch, ...]) -> Schedule:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from autosched.sketches.op import Op
+from autosched.sketches.prepared import Prepared
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import Target
 from autosched.sketches.view import MatrixView
 
-#: A derivation starts at the op, passes through a matrix view of it and goes on over sketches.
-State = Op | MatrixView | Sketch
+#: A derivation starts at the op, or at the same written otherwise, passes through a matrix view and goes on over
+#: sketches.
+State = Op | Prepared | MatrixView | Sketch
 
 
 class Rule(Protocol):
@@ -20,5 +22,8 @@ class Rule(Protocol):
     name: str
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Every state that the rule makes of ``state``, each with a line on what was done; none if it does not fit."""
+        """Every state that the rule makes of ``state``, each with a line on what was done; none if it does not fit.
+
+        ``op`` is what ``state`` computes, written otherwise where it is a view of that.
+        """
         ...

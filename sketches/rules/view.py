@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autosched.sketches.box import image_load
 from autosched.sketches.op import Op
+from autosched.sketches.phases import phased
+from autosched.sketches.prepared import Prepared, windowed
 from autosched.sketches.rules.base import State
 from autosched.sketches.target import Target
 from autosched.sketches.view import MatrixView, matrix_views
@@ -20,10 +23,37 @@ class MatrixViewRule:
     name = "matrix view"
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Fires on the op itself."""
-        if isinstance(state, Op):
+        """Fires on the op itself, and on one over copies."""
+        if isinstance(state, Op | Prepared):
             for view in matrix_views(op):
-                yield view, view.tag
+                found = replace(view, prepared=state) if isinstance(state, Prepared) else view
+                yield found, found.tag
+
+
+class WindowRule:
+    """From the op to the same over padded copies, in which windows of few channels are runs of memory."""
+
+    name = "window copy"
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Fires on the op itself where its image has fewer channels than one load takes."""
+        prepared = windowed(op) if isinstance(state, Op) else None
+        if prepared is not None:
+            padded = ", ".join(f"{x.operand} as {' x '.join(map(str, x.shape))}" for x in prepared.copies)
+            yield prepared, f"padded copies before: {padded}"
+
+
+class PhaseRule:
+    """From the op to the same with strided axes taken apart, so that no index is divided."""
+
+    name = "phase split"
+
+    def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
+        """Fires on the op itself where an operand's index is divided by a stride that divides the axis."""
+        prepared = phased(op) if isinstance(state, Op) else None
+        if prepared is not None:
+            extents = ", ".join(f"{a.name} {a.extent}" for a in prepared.op.axes if a not in op.axes)
+            yield prepared, f"step and phase of strided axes: {extents}"
 
 
 class OperandSideRule:

@@ -23,6 +23,7 @@ from tests.sketches.interpret import failures, interpret
 H200 = PRESETS["H200"]
 DEPTHWISE = conv2d(32, 144, 56, 56, 144, 3, 3, 1, 1, groups=144, epilogue=["bias", "relu"])
 NAME = "grid.ptr-ptr.channel.direct-ptr"
+RUN = "grid.ptr-ptr.run.direct-ptr"
 
 
 def channelwise(op: Op) -> tuple[Sketch, ...]:
@@ -34,9 +35,12 @@ def test_groups_of_one_column_are_columns() -> None:
     assert [view.tag for view in views] == [
         "batch=G M=N.P.Q N=K K=R.SC",
         "M=N.P.Q N=G K=R.SC, each column by itself",
+        "M=N.P N=Q.G K=R.SC, each column by itself",
     ]
+    assert [views[2].extent(group) for group in ("batch", "m", "n", "k")] == [1, 32 * 56, 56 * 144, 9]
     assert [views[1].extent(group) for group in ("batch", "m", "n", "k")] == [1, 32 * 56 * 56, 144, 9]
-    assert {s.name for s in channelwise(DEPTHWISE)} == {NAME, "grid.ptr-ptr.channel.direct-tma"}
+    names = {f"grid.ptr-ptr.{view}.direct-{store}" for view in ("channel", "run") for store in ("ptr", "tma")}
+    assert {s.name for s in channelwise(DEPTHWISE)} == names
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,29 @@ def test_a_step_is_a_tap_of_all_rows_and_columns_under_one_mask() -> None:
     ):
         assert line in source, line
     assert "tl.dot" not in source
+
+
+def test_rows_of_pixels_are_runs_where_the_output_has_no_gap() -> None:
+    """Columns count pixels and channels; of the index across, columns and taps tell whether it lies outside."""
+    source = generate(DEPTHWISE, scheduled(DEPTHWISE, RUN, block_m=8, block_n=256)).source
+    for line in (
+        "x_at_Q = x_n // 144",
+        "x_base = x_base + (x_at_Q * 144 + x_at_G)[None, :]",
+        "x_index3 = -1 + x_at_SC + x_at_Q",
+        "((x_index2 >= 0) & (x_index2 < 56))[:, None] & ((x_index3 >= 0) & (x_index3 < 56))[None, :]",
+        "tl.store(out_ptr + (rows * 8064)[:, None] + columns[None, :]",
+    ):
+        assert line in source, line
+    for op in (
+        conv1d(1, 16, 40, 16, 3, 1, 1, groups=16),
+        conv2d(2, 16, 9, 9, 16, 3, 3, 1, 1, groups=16, layout="nchw"),
+    ):
+        assert not any(s.view.in_runs for s in channelwise(op))
+
+
+def test_short_loops_may_be_unrolled_as_a_whole() -> None:
+    for op, values in ((DEPTHWISE, (1, 2, 4, 9)), (conv2d(2, 16, 32, 32, 16, 7, 7, 1, 3, groups=16), (1, 2, 4))):
+        assert {k.values for s in channelwise(op) for k in s.knobs if k.name == "unroll"} == {values}
 
 
 def test_a_thread_has_an_element_and_knobs_are_those_of_a_tile() -> None:
@@ -112,12 +139,13 @@ def test_results_are_the_references(name: str) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     op = OPS[name]
-    work = [
-        (op, Schedule.of(sketch, block_m=m, block_n=n, warps=1, unroll=u))
+    drawn = [
+        Schedule.of(sketch, block_m=min(m, most), block_n=n, warps=1, unroll=u)
         for sketch in channelwise(op)
+        for most in (next(k.values[-1] for k in sketch.knobs if k.name == "block_m"),)
         for m, n, u in ((16, 16, 1), (8, 32, 2), (32, 16, 4))
-        if explain_invalid(op, H200, Schedule.of(sketch, block_m=m, block_n=n, warps=1, unroll=u)) is None
     ]
+    work = [(op, schedule) for schedule in drawn if explain_invalid(op, H200, schedule) is None]
     assert len(work) >= 3
     assert failures(work, interpret(work)) == []
 
