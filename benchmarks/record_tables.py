@@ -2,7 +2,8 @@
 
     python -m benchmarks.record_tables --workload gemm:4096,4096,4096:bf16:nn --out tuning_logs/recorded/H200
 
-A workload is OP:SHAPE[:DTYPE[:LAYOUT[:EPILOGUE[:SCALES]]]], for example ``gemm:1024,4096,4096:bf16:nt:bias,residual``.
+A workload is OP:SHAPE[:DTYPE[:LAYOUT[:EPILOGUE[:SCALES[:GROUPS]]]]], for example
+``gemm:1024,4096,4096:bf16:nt:bias,residual`` or, depthwise, ``conv2d:32,144,56,56,144,3,3,1,1:::::144``.
 With ``--append`` a table that is there keeps its rows, and the new ones follow in a session of their own: so the tables
 learn of structures that came later.
 
@@ -45,12 +46,17 @@ NEAR_BEST = 1.10
 
 
 def uniform(op: Op, target: Target, n: int, rng: np.random.Generator) -> list[Schedule]:
-    """``n`` distinct schedules, every sketch and knob value equally likely, valid or not."""
+    """``n`` distinct schedules, every sketch and knob value equally likely, valid or not, but for boxes beyond a tile.
+
+    These have no source.
+    """
     sketches = derive(op, target)
     found: dict[Schedule, None] = {}
     while len(found) < n:
         sketch = sketches[int(rng.integers(len(sketches)))]
-        found.setdefault(Schedule.of(sketch, **{k.name: int(k.sample(rng, 1)[0]) for k in sketch.knobs}))
+        schedule = Schedule.of(sketch, **{k.name: int(k.sample(rng, 1)[0]) for k in sketch.knobs})
+        if schedule.knobs.get("box_h", 1) * schedule.knobs.get("box_w", 1) <= schedule.knobs["block_n"]:
+            found.setdefault(schedule)
     return list(found)
 
 
@@ -150,12 +156,16 @@ def record(op: Op, measurer: LocalMeasurer, path: Path, arguments: argparse.Name
 def workload(text: str) -> tuple[str, Op]:
     """File name and op of a workload as the command line writes it."""
     kind, shape, *rest = text.split(":")
-    usual = ("bf16", BUILDERS[kind].layout if kind in BUILDERS else "nn", "", "")
-    dtype, layout, epilogue, scales = (given or default for given, default in zip_longest(rest, usual, fillvalue=""))
+    usual = ("bf16", BUILDERS[kind].layout if kind in BUILDERS else "nn", "", "", "")
+    dtype, layout, epilogue, scales, groups = (
+        given or default for given, default in zip_longest(rest, usual, fillvalue="")
+    )
     extents = tuple(int(x) for x in shape.split(","))
     steps = [x for x in epilogue.split(",") if x]
-    op = build_named(kind, extents, dtype=dtype, layout=layout, epilogue=steps, scales=scales)
-    return "-".join([kind, "x".join(map(str, extents)), dtype, layout, *steps, *([scales] if scales else [])]), op
+    extra = {"groups": int(groups)} if groups else {}
+    op = build_named(kind, extents, dtype=dtype, layout=layout, epilogue=steps, scales=scales, **extra)
+    words = [kind, "x".join(map(str, extents)), dtype, layout, *steps, *([scales] if scales else [])]
+    return "-".join([*words, *([f"groups{groups}"] if groups else [])]), op
 
 
 def main() -> None:

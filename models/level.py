@@ -45,10 +45,7 @@ SIZE_FEATURES = (
     "log2_roofline",
     "log2_operands_over_l2",
 )
-#: Features of structures that no shipped table holds yet: what is trained on these would have nothing to learn from
-#: them. A run's own models see them.
-UNRECORDED = ("log2_box_h", "log2_box_w")
-_SCHEDULE_COLUMNS = np.array([i for i, f in enumerate(FEATURES) if f.name not in (*SIZE_FEATURES, *UNRECORDED)])
+_SCHEDULE_COLUMNS = np.array([i for i, f in enumerate(FEATURES) if f.name not in SIZE_FEATURES])
 _SERIAL = COLUMN["log2_serial_time"]
 #: Least weight of a row, over that of the best of its workload.
 _LEAST_WEIGHT = 0.05

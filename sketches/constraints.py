@@ -126,7 +126,7 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
         (batch.column("specialize") == 1) & ~_specializes(op, batch),
         (batch.fact("folded_k") == 1) & (batch.k_extents[batch.sketch_index] % bk != 0),
         dot & (maxnreg > 0) & (accumulators > (maxnreg - 24) * 32 * warps),
-        ~dot & (bm * bk * bn < 32 * warps),
+        ~dot & (batch.fact("channelwise") == 0) & (bm * bk * bn < 32 * warps),
         np.maximum(batch.column("box_h"), 1) * np.maximum(batch.column("box_w"), 1) > bn,
         _twice_cached(batch),
     )

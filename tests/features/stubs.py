@@ -28,6 +28,9 @@ class View:
     def extent(self, role: str) -> int:
         return int(getattr(self, role))
 
+    def over(self, op: Op) -> Op:
+        return op
+
 
 @dataclass(frozen=True)
 class StubSketch:

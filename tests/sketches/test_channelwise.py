@@ -99,15 +99,13 @@ def test_short_loops_may_be_unrolled_as_a_whole() -> None:
         assert {k.values for s in channelwise(op) for k in s.knobs if k.name == "unroll"} == {values}
 
 
-def test_a_thread_has_an_element_and_knobs_are_those_of_a_tile() -> None:
+def test_knobs_are_those_of_a_tile_and_threads_may_be_idle() -> None:
+    """Three recorded kernels of less than an element a thread were right: they are no more than slow."""
     (sketch, *_) = channelwise(DEPTHWISE)
     values = {k.name: k.values for k in sketch.knobs}
     assert values["block_m"] == (1, 2, 4, 8, 16, 32, 64, 128, 256)
     assert (values["block_n"], values["block_k"]) == ((16, 32, 64, 128, 256), (1,))
-    assert explain_invalid(DEPTHWISE, H200, Schedule.of(sketch, block_m=8, block_n=16, warps=4)) is None
-    assert "less than one element" in str(
-        explain_invalid(DEPTHWISE, H200, Schedule.of(sketch, block_m=4, block_n=16, warps=4))
-    )
+    assert explain_invalid(DEPTHWISE, H200, Schedule.of(sketch, block_m=4, block_n=16, warps=4)) is None
 
 
 def test_features_count_rows_for_each_column() -> None:

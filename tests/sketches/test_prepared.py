@@ -33,7 +33,7 @@ FIRST = conv2d(32, 3, 224, 224, 64, 7, 7, 2, 3, epilogue=["bias", "relu"])
 
 
 def sketches(op: Op) -> tuple[Sketch, ...]:
-    return tuple(s for s in derive(op, H200) if s.view.prepared)
+    return tuple(s for s in derive(op, H200) if s.view.copied)
 
 
 def copies(op: Op) -> tuple[PaddedCopy, ...]:
