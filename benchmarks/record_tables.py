@@ -162,7 +162,7 @@ def workload(text: str) -> tuple[str, Op]:
     )
     extents = tuple(int(x) for x in shape.split(","))
     steps = [x for x in epilogue.split(",") if x]
-    extra = {"groups": int(groups)} if groups else {}
+    extra: dict[str, Any] = {"groups": int(groups)} if groups else {}
     op = build_named(kind, extents, dtype=dtype, layout=layout, epilogue=steps, scales=scales, **extra)
     words = [kind, "x".join(map(str, extents)), dtype, layout, *steps, *([scales] if scales else [])]
     return "-".join([*words, *([f"groups{groups}"] if groups else [])]), op
