@@ -29,6 +29,10 @@ Column = NDArray[np.float32]
 #: Registers of a thread beside its accumulator (compiled for sm_90: a 128x128 tile with 4 warps holds 128 accumulator
 #: registers and takes 222, 128x256 with 8 warps takes 206 to 211).
 REGISTERS_BESIDE_ACCUMULATOR = 80
+#: The same where columns have rows of their own, and registers for each element of a thread: its sum and what is loaded
+#: (compiled for sm_90: 8 elements take 54 to 96, 64 take 168 to 255).
+REGISTERS_BESIDE_CHANNELS = 60
+REGISTERS_AN_ELEMENT = 2
 #: Registers that a thread can address, and CTAs that an SM can hold.
 REGISTERS_PER_THREAD = 255
 BLOCKS_PER_SM = 32
@@ -136,8 +140,8 @@ class Columns:
     Attributes:
         m, n, k, batch: Extents of the matrix view and the number of matrices.
         operands_a, operands_b: Operands that give rows and columns of the tile (a gated pair has two on one side).
-        persistent, tma_store, workspace, stream_k, atomic, copied_a, copied_b, summed: Facts of the row's sketch, 0
-            or 1.
+        persistent, tma_store, workspace, stream_k, atomic, copied_a, copied_b, summed, channelwise: Facts of the row's
+            sketch, 0 or 1.
         block_m, block_n, block_k, warps, stages, group_m, split_k, flatten, subtile, specialize, dependent, unroll,
             maxnreg, evict, cache, box_h, box_w: Knobs; an absent one is 1, or 0 for a switch.
         image_outer, image_n, image_h, image_w: Extents of the image that boxes are taken from, 0 without any.
@@ -181,7 +185,8 @@ class Columns:
         self.operands_a, self.operands_b = constant["operands_a"], constant["operands_b"]
         self.persistent, self.stream_k, self.summed = constant["persistent"], constant["stream_k"], constant["summed"]
         # where every column has rows of its own, a tile has rows for each of them
-        self.operands_a = np.where(constant["channelwise"] > 0, self.block_n, self.operands_a)
+        self.channelwise = constant["channelwise"]
+        self.operands_a = np.where(self.channelwise > 0, self.block_n, self.operands_a)
         self.tma_store, self.workspace, self.atomic = constant["tma_store"], constant["workspace"], constant["atomic"]
         self.copied_a, self.copied_b, self._turns = constant["copied_a"], constant["copied_b"], constant["turns"]
         self.narrow_a, self.narrow_b = constant["narrow_a"], constant["narrow_b"]
@@ -232,6 +237,8 @@ class Columns:
         self.shared: Column = self.stage_bytes * held + buffer
         self.register_limit: Column = np.where(self.maxnreg > 0, self.maxnreg, np.float32(REGISTERS_PER_THREAD))
         wanted = self.accumulators + np.float32(REGISTERS_BESIDE_ACCUMULATOR)
+        apart = np.float32(REGISTERS_AN_ELEMENT) * self.accumulators + np.float32(REGISTERS_BESIDE_CHANNELS)
+        wanted = np.where(self.channelwise > 0, apart, wanted)
         self.registers: Column = np.minimum(wanted, self.register_limit)
         self.blocks_by_shared: Column = np.floor(np.float32(target.shared_per_sm) / (self.shared + np.float32(1024)))
         by_registers = np.floor(np.float32(target.registers_per_sm) / (threads * self.registers))

@@ -24,13 +24,22 @@ LOG = (
     Feature(
         "log2_compute_time",
         "log2 1",
-        "padded flops / rate (mma.sync 0.62, turned wgmma 0.4 of peak, summed fp32's), last SM round filled up",
+        "padded flops / rate (mma.sync 0.62, turned wgmma 0.4 of peak, summed fp32's), last SM round filled up; "
+        "channelwise instructions / rate of issue",
     ),
     Feature("log2_dram_time", "log2 1", "bytes from DRAM / bandwidth"),
     Feature("log2_l2_time", "log2 1", "(bytes that tiles load and store + partial sums) / L2 bandwidth"),
-    Feature("log2_latency_time", "log2 1", "rounds of k_steps + stages - 1 loads, stages - 1 of 0.6 us in flight"),
+    Feature(
+        "log2_latency_time",
+        "log2 1",
+        "rounds of k_steps + stages - 1 loads, stages - 1 of 0.6 us in flight; channelwise 0.6 us a round",
+    ),
     Feature("log2_bound_time", "log2 1", "largest of the compute, DRAM, L2 and latency times"),
-    Feature("log2_load_time", "log2 1", "stages that the busiest SM loads / 1.5 times its share of L2 bandwidth"),
+    Feature(
+        "log2_load_time",
+        "log2 1",
+        "stages that the busiest SM loads / 1.5 times its share of L2 bandwidth; channelwise what misses L1",
+    ),
     Feature(
         "log2_reduction_time",
         "log2 1",
@@ -66,6 +75,19 @@ PART_US = 0.3
 PART_AT_ONCE_US = 0.02
 #: Cycles for which the loads of a warp occupy an SM (an estimate).
 CYCLES_A_LOAD = 4
+#: Instructions of a tile whose columns have rows of their own: for each element of a thread and step of the reduction,
+#: more where it passes through shared memory, for each step, for each tile (as counted in such kernels, the second
+#: fitted); warp schedulers of an SM, which issue one a cycle each.
+ISSUES_AN_ELEMENT = 2.5
+ISSUES_STAGED = 1.0
+ISSUES_A_STEP = 20
+ISSUES_A_TILE = 60
+SCHEDULERS = 4
+#: Bytes of the first level of the cache that such a tile takes, over its own; least share of its loads that miss it;
+#: time of such a load over that of one of a pipelined tile (estimates, fitted to a depthwise convolution on an H200).
+HALO = 4
+LEAST_MISSED = 0.15
+MISS_COST = 2
 #: What one SM can take of the L2 bandwidth while others idle, over its even share (an estimate).
 BURST = 1.5
 
@@ -102,15 +124,19 @@ def compute(c: Columns) -> tuple[Column, ...]:
     rate: Column = f32(k.peak) * _share_of_peak(c)
     work = c.area * f32(k.products) * c.block_k * c.k_steps * f32(2 * target.sms)
     compute_time: Column = np.divide(rounds * work, rate) * scale
+    channels = c.channelwise > 0
+    compute_time = np.where(channels, _issue_time(c) * scale, compute_time)
     dram_time = dram * f32(1e6 / target.bandwidth) * scale
     l2_time = (l2 + workspace) * f32(1e6 / target.l2_bandwidth) * scale
     blocking = np.maximum(c.narrow_a, c.narrow_b) > f32(1 / ASYNC - 1 / WIDEST)  # such loads are not asynchronous
     ahead: Column = np.where(blocking, one, np.maximum(c.stages - one, one))
     turns = np.ceil(rounds / c.blocks)
     loads = np.where(c.stream_k > 0, rounds, turns) * c.k_steps + turns * ahead
-    latency_time = loads / ahead * f32(LOAD_LATENCY_US) * scale
-    load_time = rounds * c.k_steps * c.stage_bytes * f32(target.sms * 1e6 / (BURST * target.l2_bandwidth)) * scale
-    narrow = (c.rows * c.narrow_a + c.columns * c.narrow_b) * c.block_k * f32(k.element)
+    latency_time = np.where(channels, turns, loads / ahead) * f32(LOAD_LATENCY_US) * scale
+    loaded = np.where(channels, _missed(c), one) * rounds * c.k_steps * c.stage_bytes
+    load_time = loaded * f32(target.sms * 1e6 / (BURST * target.l2_bandwidth)) * scale
+    factors = np.where(channels, f32(0), c.columns * c.narrow_b)  # those of a step are among its instructions
+    narrow = (c.rows * c.narrow_a + factors) * c.block_k * f32(k.element)
     gather = rounds * c.k_steps * narrow * f32(CYCLES_A_LOAD / (32 * target.clock_mhz))
     kernel = f32(SECOND_KERNEL_US) - c.dependent * f32(SECOND_KERNEL_US - DEPENDENT_US)
     part = f32(PART_US) - c.dependent * f32(PART_US - PART_AT_ONCE_US)
@@ -137,6 +163,23 @@ def compute(c: Columns) -> tuple[Column, ...]:
         one + copies * scale,
         compute_time + dram_time + load_time + latency_time + (gather + second + copies) * scale,
     )
+
+
+def _issue_time(c: Columns) -> Column:
+    """Microseconds in which the busiest SM issues the instructions of tiles whose columns have rows of their own."""
+    element = np.where(c.stages > 1, np.float32(ISSUES_AN_ELEMENT + ISSUES_STAGED), np.float32(ISSUES_AN_ELEMENT))
+    step = element * c.accumulators + np.float32(ISSUES_A_STEP)
+    issued = c.warps * (c.k_steps * step + np.float32(ISSUES_A_TILE))
+    time: Column = c.rounds * issued * np.float32(1 / (SCHEDULERS * c.constants.target.clock_mhz))
+    return time
+
+
+def _missed(c: Columns) -> Column:
+    """Cost of the loads of such a tile over that of a pipelined one: its windows overlap, so what L1 holds is cheap."""
+    k = c.constants
+    held = c.blocks * c.area * np.float32(HALO * k.element / k.target.shared_per_sm)
+    share: Column = np.clip(held, np.maximum(c.distinct_a, np.float32(LEAST_MISSED)), np.float32(1))
+    return share * np.float32(MISS_COST)
 
 
 def _share_of_peak(c: Columns) -> Column:

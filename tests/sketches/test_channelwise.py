@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.features import COLUMN, extract
+from autosched.features import COLUMN, extract, roofline_us
 from autosched.sketches.builders import bmm, contraction, conv1d, conv2d, conv2d_input_grad, conv3d
 from autosched.sketches.codegen import generate
 from autosched.sketches.constraints import explain_invalid
@@ -120,6 +120,26 @@ def test_features_count_rows_for_each_column() -> None:
     assert found["wgmma"] == 0.0
     assert x[COLUMN["log2_stage_bytes"]] == pytest.approx(np.log2((32 * 64 + 64) * 2), abs=1e-5)
     assert np.isfinite(x).all()
+
+
+def test_features_count_instructions_and_what_misses_the_first_level_of_the_cache() -> None:
+    """32 x 64 with 4 warps, 3 stages: 16 elements a thread, 92 registers, 5 CTAs an SM, 72 tiles on the busiest one.
+
+    9 steps of 16 x 3.5 + 20 instructions and 60 more a warp; 5 tiles of 4 times 4,096 bytes are 0.351 of 228 KiB.
+    """
+    (sketch, *_) = channelwise(DEPTHWISE)
+    schedule = Schedule.of(sketch, block_m=32, block_n=64, warps=4, stages=3)
+    x = extract(DEPTHWISE, H200, ScheduleBatch.of((sketch,), [schedule]))[0]
+    roofline = roofline_us(DEPTHWISE, H200)
+    found = {
+        name: float(2 ** x[COLUMN[f"log2_{name}"]]) * roofline for name in ("compute_time", "latency_time", "load_time")
+    }
+    assert x[COLUMN["blocks"]] == 5
+    assert found["compute_time"] == pytest.approx(72 * 4 * (9 * (16 * 3.5 + 20) + 60) / (4 * 1980), rel=1e-4)
+    assert found["latency_time"] == pytest.approx(15 * 0.6, rel=1e-4)
+    missed = 2 * 5 * 4 * 4096 / 233472
+    assert found["load_time"] == pytest.approx(missed * 72 * 9 * 4224 * 132 / (1.5 * 11e6), rel=1e-4)
+    assert x[COLUMN["log2_gather_time"]] == 0
 
 
 OPS = {
