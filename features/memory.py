@@ -167,9 +167,9 @@ def compute(c: Columns) -> tuple[Column, ...]:
 
 def _issue_time(c: Columns) -> Column:
     """Microseconds in which the busiest SM issues the instructions of tiles whose columns have rows of their own."""
-    element = np.where(c.stages > 1, np.float32(ISSUES_AN_ELEMENT + ISSUES_STAGED), np.float32(ISSUES_AN_ELEMENT))
-    step = element * c.accumulators + np.float32(ISSUES_A_STEP)
-    issued = c.warps * (c.k_steps * step + np.float32(ISSUES_A_TILE))
+    element: Column = np.float32(ISSUES_AN_ELEMENT) + np.float32(ISSUES_STAGED) * (c.stages > 1).astype(np.float32)
+    step: Column = element * c.accumulators + np.float32(ISSUES_A_STEP)
+    issued: Column = c.warps * (c.k_steps * step + np.float32(ISSUES_A_TILE))
     time: Column = c.rounds * issued * np.float32(1 / (SCHEDULERS * c.constants.target.clock_mhz))
     return time
 
@@ -177,8 +177,8 @@ def _issue_time(c: Columns) -> Column:
 def _missed(c: Columns) -> Column:
     """Cost of the loads of such a tile over that of a pipelined one: its windows overlap, so what L1 holds is cheap."""
     k = c.constants
-    held = c.blocks * c.area * np.float32(HALO * k.element / k.target.shared_per_sm)
-    share: Column = np.clip(held, np.maximum(c.distinct_a, np.float32(LEAST_MISSED)), np.float32(1))
+    held: Column = c.blocks * c.area * np.float32(HALO * k.element / k.target.shared_per_sm)
+    share: Column = np.minimum(np.maximum(held, np.maximum(c.distinct_a, np.float32(LEAST_MISSED))), np.float32(1))
     return share * np.float32(MISS_COST)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 #: Raised whenever a feature keeps its name and changes its meaning.
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
