@@ -9,8 +9,8 @@ from autosched.sketches.op import Affine, Axis, Op, Operand
 
 #: Bytes of the longest load, and what every stride of a descriptor is a multiple of.
 WIDEST = 16
-#: Elements that offsets of 32 bits reach.
-LARGEST_COPY = 2**31 - 1
+#: Elements that offsets of 32 bits reach, those of the last program beyond the copy included.
+LARGEST_COPY = 2**31 - 2**12
 
 
 @dataclass(frozen=True, slots=True)

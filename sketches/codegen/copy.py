@@ -16,6 +16,7 @@ from autosched.sketches.codegen.kernel import (
     digits,
     host_extent,
     load,
+    plus,
     power,
     scaled,
     store,
@@ -73,8 +74,7 @@ def emit_padded(k: Kernel, op: Op, made: PaddedCopy) -> None:
     copy.line(f"at = tl.program_id(0) * {block} + tl.arange(0, {block})")
     offsets, inside = [], []
     for i, (dim, first, part) in enumerate(zip(made.dims, made.first, digits("at", made.shape), strict=True)):
-        copy.line(f"at{i} = {part}")
-        copy.lines[-1] += f" - {-first}" if first < 0 else f" + {first}" if first else ""
+        copy.line(f"at{i} = {plus(part, first)}")
         wide = f"at{i}.to(tl.int64)" if tensor.span > INT32_ELEMENTS else f"at{i}"
         offsets.append(scaled(wide, tensor.strides[dim]))
         inside += [f"(at{i} >= 0)"] if first < 0 else []
