@@ -296,6 +296,7 @@ class Tuner:
 
 
 def _kind(sketch: Sketch) -> str:
-    """What a sketch is but for its paths of loads and stores: work, combine, finish, side, whether it copies."""
-    copied = any(load.copied for load in sketch.loads)
-    return f"{sketch.work.tag} {sketch.combine.tag} {sketch.finish.tag} {sketch.view.swapped} {copied}"
+    """What a sketch is but for its paths of loads and stores: work, combine, finish, view, whether it copies."""
+    view, copied = sketch.view, any(load.copied for load in sketch.loads)
+    seen = f"{view.prepared.tag if view.prepared else ''} {view.in_runs} {view.swapped}"
+    return f"{sketch.work.tag} {sketch.combine.tag} {sketch.finish.tag} {seen} {copied}"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autosched.features.roofline import roofline_us
-from autosched.features.workload import distinct, extents, product_bytes
+from autosched.features.workload import distinct, extents, prepared_bytes, product_bytes
 from autosched.sketches.knobs import KNOB_NAMES, KNOBS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _FACTS = (
     "channelwise",
     *_IMAGE,
 )
-_OPERANDS = ("operands_a", "operands_b", "turns", "narrow_a", "narrow_b", "distinct_a", "distinct_b")
+_OPERANDS = ("operands_a", "operands_b", "turns", "narrow_a", "narrow_b", "distinct_a", "distinct_b", "prepared")
 _ROWS = ("m", "n", "k", "batch", *_OPERANDS, *_FACTS)
 #: Bytes that one thread loads at once where addresses are aligned, and the fewest that an asynchronous copy takes.
 WIDEST, ASYNC = 16, 4
@@ -113,7 +113,8 @@ class Constants:
             narrow = [_narrow(facts, side) for side in "ab"]
             sided = (op.products[0].left, op.products[0].right)[:: -1 if facts["swapped"] else 1]
             shares = [distinct(op, sketch, name) for name in sided]
-            rows.append([*extents(op, sketch), *operands, turns, *narrow, *shares, *(facts[x] for x in _FACTS)])
+            of_operands = (*operands, turns, *narrow, *shares, prepared_bytes(op, sketch))
+            rows.append([*extents(op, sketch), *of_operands, *(facts[x] for x in _FACTS)])
         left = op.operand(op.products[0].left)
         read, written = op.compulsory_bytes
         return cls(
@@ -151,6 +152,7 @@ class Columns:
             each, since its rows are aligned to fewer; 0 for boxes.
         distinct_a, distinct_b: Elements of the operand over those that its tiles index: below 1 where several indices
             read one element.
+        prepared: Bytes read and written for copies that are padded before, 0 without any.
         rounds: Work items that the busiest SM does; whole steps of them where steps are dealt out evenly.
         rows, columns: Elements of M and N that the operands of a step have together.
         k_steps: Steps of the reduction loop of one work item, at least 1.
@@ -191,6 +193,7 @@ class Columns:
         self.copied_a, self.copied_b, self._turns = constant["copied_a"], constant["copied_b"], constant["turns"]
         self.narrow_a, self.narrow_b = constant["narrow_a"], constant["narrow_b"]
         self.distinct_a, self.distinct_b = constant["distinct_a"], constant["distinct_b"]
+        self.prepared = constant["prepared"]
         self.image_outer, self.image_n = constant["image_outer"], constant["image_n"]
         self.image_h, self.image_w = constant["image_h"], constant["image_w"]
         self._tile()

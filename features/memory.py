@@ -142,7 +142,8 @@ def compute(c: Columns) -> tuple[Column, ...]:
     part = f32(PART_US) - c.dependent * f32(PART_US - PART_AT_ONCE_US)
     second = c.workspace * (kernel + part * c.split_k) + c.atomic * (parts > 0) * f32(LAST_BLOCK_US)
     second = second + workspace * f32(1e6 / target.l2_bandwidth)
-    copied = f32(2) * (c.copied_a * panel_a + c.copied_b * panel_b) * f32(1e6 / (COPY_RATE * target.bandwidth))
+    copied = np.where(c.prepared > 0, c.prepared, f32(2) * (c.copied_a * panel_a + c.copied_b * panel_b))
+    copied = copied * f32(1e6 / (COPY_RATE * target.bandwidth))
     each = f32(COPY_US) - c.dependent * f32(COPY_US - DEPENDENT_COPY_US)
     copies = (c.copied_a * c.operands_a + c.copied_b * c.operands_b) * each + copied
     compulsory = f32(1 / k.compulsory)

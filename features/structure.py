@@ -30,7 +30,7 @@ SKETCH = (
     Feature("trans_b", "1", "N is not the contiguous axis of the right operand"),
     Feature("stream_k", "1", "the steps of the last tiles are dealt out evenly over the programs"),
     Feature("atomic", "1", "partial sums are added atomically, who adds the last one finishes"),
-    Feature("copied_a", "1", "a kernel before copies the left operand: K innermost, rows padded to 16 bytes"),
+    Feature("copied_a", "1", "a kernel before copies the left operand: K innermost, rows padded, or windows"),
     Feature("copied_b", "1", "the same of the right operand"),
     Feature("summed", "1", "multiplied and added without tensor cores, a row a program"),
     Feature("swapped", "1", "rows of the tile are the op's right operand's"),
@@ -77,7 +77,7 @@ def table(op: Op, target: Target, sketches: Sequence[Sketch]) -> NDArray[np.floa
         float(op.ragged is not None),
         len(op.epilogue),
         (op.compulsory_bytes[0] - operands) / compulsory,
-        log2(op.flops / compulsory),
+        log2(max(op.flops, 1) / compulsory),
         log2(roofline_us(op, target)),
         log2(operands / target.l2_bytes),
     ]

@@ -122,7 +122,7 @@ def why_invalid(op: Op, target: Target, batch: ScheduleBatch) -> Rejections:
         dot & (accumulators > 255 * 32 * warps),
         batch.column("split_k") > steps,
         np.maximum(np.maximum(bm * bn, bm * bk), bk * bn) > 1 << 20,
-        store & (np.where(batch.fact("swapped") == 1, bm, narrowest // subtile) * out_bytes < 16),
+        store & (np.where(batch.fact("turned_store") == 1, bm, narrowest // subtile) * out_bytes < 16),
         (batch.column("specialize") == 1) & ~_specializes(op, batch),
         (batch.fact("folded_k") == 1) & (batch.k_extents[batch.sketch_index] % bk != 0),
         dot & (maxnreg > 0) & (accumulators > (maxnreg - 24) * 32 * warps),

@@ -40,8 +40,6 @@ def _split(op: Op, name: str, place: int) -> Op | None:
     static = not axes[walked].dynamic and not axes[tap].dynamic
     if (forward, backward) != (1, -1) or axes[walked].extent % stride or not static:
         return None
-    if axes[walked].extent == stride:
-        return None
     phase = Axis(f"{walked}{stride}", stride, "parallel")
     first = -((stride - 1 + expr.const) // stride)  # the least r' for which some phase has a tap
     last = (axes[tap].extent - 1 - expr.const) // stride

@@ -98,7 +98,8 @@ def windowed(op: Op) -> Prepared | None:
     innermost dimension of pixels is a run of its taps' channels. So they are in the copy, whatever the order in the
     image. It has zeros around the image, so that nothing lies outside, and channels are padded until every window
     begins at a multiple of 16 bytes. The other operand's copy has zeros for the channels and taps that were added. Runs
-    are padded to powers of two.
+    are padded to powers of two. What is longer than the row of windows (the pixels that a kernel's gradient sums over)
+    is none.
     """
     if len(op.products) != 1 or op.factors or op.ragged is not None or any(axis.dynamic for axis in op.axes):
         return None
@@ -114,7 +115,7 @@ def windowed(op: Op) -> Prepared | None:
 def _prepared(op: Op, image: Operand, kernel: Operand, window: _Window) -> Prepared | None:
     padded, windows = _image(op, image, kernel, window)
     packed, runs = _kernel(op, kernel, window)
-    if prod(padded.shape) > LARGEST_COPY:
+    if any(prod(copy.shape) > LARGEST_COPY for copy in (padded, packed)):
         return None
     changed = {image.name: windows, kernel.name: runs}
     axes = tuple(axis for axis in op.axes if axis.name not in (window.tap, window.channel))
@@ -185,7 +186,7 @@ def _window(op: Op, image: Operand, kernel: Operand) -> _Window | None:
     (walked, step), (tap, shift) = walking[0], shifting[0]
     alone = not {channel, walked, tap} & {name for i in outer for name in image.index[i].axes}
     alone = alone and walked not in kernel.axes and extents[channel] == image.shape[inner] and tap != channel
-    if not alone or shift != 1 or step < 1 or 1 in (extents[walked], extents[tap]):
+    if not alone or shift != 1 or step < 1 or not 1 < extents[tap] <= extents[walked]:
         return None
     channels = WIDEST
     while channels > 1 and channels // 2 >= extents[channel] and step * (channels // 2) * size % WIDEST == 0:

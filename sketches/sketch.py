@@ -62,6 +62,7 @@ class Sketch:
             "summed": self.combine.summed,
             "swapped": int(self.view.swapped),
             "channelwise": int(self.view.channelwise),
+            "turned_store": int(getattr(getattr(self.finish, "store", None), "transposed", False)),
             **self.finish.facts(),
             **dict(self.op_facts),
         }

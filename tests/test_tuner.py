@@ -9,6 +9,7 @@ from autosched.errors import InvalidInputError
 from autosched.measure.synthetic import SyntheticMeasurer
 from autosched.record import Measurement, Status
 from autosched.search import GeneratedSpace
+from autosched.sketches.builders import conv2d, conv2d_input_grad
 from autosched.sketches.constraints import explain_invalid
 from autosched.sketches.rules import default_schedule, derive
 from autosched.sketches.schedule import ScheduleBatch
@@ -50,6 +51,21 @@ def test_structures_that_were_not_tried_are_probed_before_random_draws(monkeypat
         assert set(probed) >= fresh or set(probed) <= fresh  # untried ones first, as many as there is room for
         before |= set(now) | set(probed)
     assert before == kinds
+
+
+def test_an_op_written_otherwise_is_another_structure() -> None:
+    for op, marks in (
+        (conv2d(2, 3, 32, 32, 64, 3, 3, 1, 1), {"window", ""}),
+        (conv2d_input_grad(2, 64, 16, 16, 64, 3, 3, 2, 1), {"phase", ""}),
+        (conv2d(2, 16, 16, 16, 16, 3, 3, 1, 1, groups=16), {"run", "channel", ""}),
+    ):
+        tuner = Tuner(op, TARGET)
+        found: dict[str, set[str]] = {}
+        for sketch, of in zip(tuner.sketches, tuner._kinds, strict=True):
+            mark = next((m for m in ("window", "phase", "run", "channel") if m in sketch.name), "")
+            found.setdefault(mark, set()).add(of)
+        assert set(found) == marks
+        assert sum(map(len, found.values())) == len(set(tuner._kinds))  # none is shared
 
 
 def kind(proposal: Proposal) -> str:

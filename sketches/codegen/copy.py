@@ -80,10 +80,11 @@ def emit_padded(k: Kernel, op: Op, made: PaddedCopy) -> None:
         inside += [f"(at{i} >= 0)"] if first < 0 else []
         inside += [f"(at{i} < {tensor.shape[dim]})"] if first + made.shape[i] > tensor.shape[dim] else []
     copy.params["copy_ptr"] = Param("copy_ptr", f"*{tensor.dtype.triton}", name)
-    source = f"{tensor.name}_ptr"
+    source = f"{tensor.name}_ptr"  # not what the view has: that is the copy
     copy.params[source] = Param(source, f"*{tensor.dtype.triton}", tensor.name)
-    copy.line(f"values = {load(f'{source} + ' + ' + '.join(filter(None, offsets)), ' & '.join(inside))}")
-    copy.line(store("copy_ptr + at", "values", f"at < {count}" if count % copy.constants["BLOCK"] else ""))
+    last = [f"(at < {count})"] if count % copy.constants["BLOCK"] else []
+    copy.line(f"values = {load(' + '.join(filter(None, (source, *offsets))), ' & '.join([*last, *inside]))}")
+    copy.line(store("copy_ptr + at", "values", "".join(last)))
     copy.programs = str(-(-count // copy.constants["BLOCK"]))
     k.before.append(copy)
 
@@ -120,6 +121,8 @@ def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> K
     copy.line(f"rows = tile_row * {row_block} + tl.arange(0, {row_block})")
     copy.line(f"steps = tile_k * {step_block} + tl.arange(0, {step_block})")
     bounds = copy.bounds([(group, "rows", rows, "[:, None]"), ("k", "steps", steps, "[None, :]")])
+    if made.padded > made.length and made.length % steps == 0:  # the last tile is padding alone
+        bounds = " & ".join(filter(None, (bounds, f"(steps < {made.length})[None, :]")))
     source = f"{copy.pointer(tensor)}{copy.batch_offset(tensor)}"
     for name, index, axis in ((group, "rows", "[:, None]"), ("k", "steps", "[None, :]")):
         offset = copy.offset(tensor, name, index)

@@ -23,7 +23,7 @@ class MatrixViewRule:
     name = "matrix view"
 
     def apply(self, op: Op, target: Target, state: State) -> Iterator[tuple[State, str]]:
-        """Fires on the op itself, and on one over copies."""
+        """Fires on the op, and on the same written otherwise."""
         if isinstance(state, Op | Prepared):
             for view in matrix_views(op):
                 found = replace(view, prepared=state) if isinstance(state, Prepared) else view

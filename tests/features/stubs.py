@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,9 @@ class View:
 
     def extent(self, role: str) -> int:
         return int(getattr(self, role))
+
+    prepared: ClassVar[None] = None
+    copied: ClassVar[frozenset[str]] = frozenset()
 
     def over(self, op: Op) -> Op:
         return op

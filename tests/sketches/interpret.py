@@ -43,6 +43,9 @@ def interpret(
         For each case ``wrong`` (elements of the output that differ from the reference), ``outside`` (elements beside
         the tensors that were written, and of inputs that changed), ``dirty`` (bytes of the workspace that should be
         zero again and are not), ``digest`` of the last output, ``digests`` of all, and ``seconds``.
+
+    Raises:
+        AssertionError: A kernel raised, or meant to read or write an element beyond all tensors and the workspace.
     """
     jobs = [{"op": op.spec, "schedule": schedule.to_json()} for op, schedule in cases]
     options = {"sizes": [dict(s) for s in sizes], "in_place": in_place}
@@ -159,7 +162,43 @@ class _Workspace:
         return 0 if self.tensor is None else int((self.tensor[: self.zeroed].view(torch.uint8) != 0).sum())
 
 
-def _run(job: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+class Watch:
+    """Refuses loads and stores of elements beyond all tensors: guards tell of what is written there, not of reads."""
+
+    def __init__(self) -> None:
+        from triton.runtime.interpreter import InterpreterBuilder
+
+        self._ranges: list[tuple[int, int]] = []
+        self._wrap(InterpreterBuilder, "create_masked_load", mask=2)
+        self._wrap(InterpreterBuilder, "create_masked_store", mask=3)
+
+    def allow(self, *tensors: Any) -> None:
+        """Lets kernels touch these tensors, from the first element of each to its last, and nothing else."""
+        self._ranges = []
+        for tensor in tensors:
+            last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            start = tensor.data_ptr()
+            self._ranges.append((start, start + (last + 1) * tensor.element_size()))
+
+    def _wrap(self, builder: Any, name: str, mask: int) -> None:
+        import numpy as np
+
+        known = getattr(builder, name)
+
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            places = arguments[1].data
+            meant = np.asarray(getattr(arguments[mask], "data", arguments[mask]), bool)
+            used = places[np.broadcast_to(meant, places.shape)].astype(np.int64)
+            if used.size and not any(start <= used.min() and used.max() < end for start, end in self._ranges):
+                for start, end in self._ranges:  # or in several of them
+                    used = used[(used < start) | (used >= end)]
+                assert not used.size, f"{name}: {used.size} elements lie beyond all tensors"
+            return known(*arguments, **keywords)
+
+        setattr(builder, name, watched)
+
+
+def _run(job: dict[str, Any], options: dict[str, Any], watch: Watch) -> dict[str, Any]:
     from autosched.result import load_source
     from autosched.sketches.builders import build
     from autosched.sketches.codegen import generate
@@ -178,7 +217,7 @@ def _run(job: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     for sizes in options["sizes"] or [{}]:
         for _ in range(2 if generated.workspace_zeroed else 1):  # the second launch finds what the first one left
             wrong, outside, digest = _launched(
-                _resized(op, sizes), sizes, launch, workspace.tensor, options["in_place"]
+                _resized(op, sizes), sizes, launch, workspace.tensor, watch, in_place=options["in_place"]
             )
             found["wrong"] += wrong
             found["outside"] += outside
@@ -187,7 +226,9 @@ def _run(job: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     return {**found, "digest": found["digests"][-1], "seconds": time.perf_counter() - start}
 
 
-def _launched(op: Op, sizes: Mapping[str, int], launch: Any, workspace: Any, in_place: bool) -> tuple[int, int, str]:
+def _launched(
+    op: Op, sizes: Mapping[str, int], launch: Any, workspace: Any, watch: Watch | None, *, in_place: bool
+) -> tuple[int, int, str]:
     """One launch on fresh tensors: elements that are wrong, elements written elsewhere, digest of the output."""
     import hashlib
 
@@ -206,6 +247,9 @@ def _launched(op: Op, sizes: Mapping[str, int], launch: Any, workspace: Any, in_
         result = _stored(op.output, generator)
         result.tensor.fill_(float("nan") if result.tensor.is_floating_point() else 0x55555555)
     out = _cut(result.tensor, op.output, sizes)
+    given = [*(stored.tensor for stored in inputs.values()), result.tensor]
+    if watch is not None:
+        watch.allow(*given, *([] if workspace is None else [workspace]))
     launch(*tensors.values(), out, workspace=workspace)
     if any(STEPS[s.kind].transcendental for s in op.epilogue):
         expected = expected.to(out.dtype).float()  # infinite where the output would be
@@ -219,6 +263,7 @@ def _launched(op: Op, sizes: Mapping[str, int], launch: Any, workspace: Any, in_
 
 
 if __name__ == "__main__":
-    given = json.load(sys.stdin)
-    for one in given["cases"]:
-        print(json.dumps(_run(one, given["options"])), flush=True)
+    everything = json.load(sys.stdin)
+    watching = Watch()
+    for one in everything["cases"]:
+        print(json.dumps(_run(one, everything["options"], watching)), flush=True)

@@ -42,6 +42,14 @@ def test_rows_are_padded_to_cache_lines(op: Op, padded: int, elements: int) -> N
     assert [k.name for k in made.kernels] == ["copy_a", "contract"]
 
 
+def test_tiles_of_padding_alone_read_nothing() -> None:
+    """Tiles of 32 steps divide a reduction of 32, and one more of them is padding: what it would read is no row's."""
+    short = generated(gemm(64, 64, 32, dtype="fp16", strides={"a": (33, 1)}), "grid.copy-ptr.direct-ptr").source
+    assert "mask=(steps < 32)[None, :], other=0.0)" in short
+    whole = generated(gemm(128, 65, 64, strides={"a": (73, 1)}), "grid.copy-ptr.direct-ptr").source
+    assert "steps <" not in whole
+
+
 def test_the_copies_lie_behind_the_sums_each_at_a_multiple_of_256_bytes() -> None:
     made = generated(gemm(129, 130, 131), "split.copy-copy.atomic", block_m=64, block_n=64)
     sums = 3 * 3 * (64 * 64 + 1) * 4  # a number of parts for each tile

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +168,38 @@ def test_deterministic_ops_have_no_atomics_and_repeat_their_bits() -> None:
     assert all(len(set(r["digests"])) == 1 for r in results)
 
 
+ASTRAY = """
+import torch, triton, triton.language as tl
+from tests.sketches.interpret import Watch
+
+@triton.jit
+def copy(x, y, n, FROM: tl.constexpr):
+    i = tl.arange(0, 16)
+    tl.store(y + i, tl.load(x + i + FROM, mask=i < n), mask=i < n)
+
+x, y, watch = torch.zeros(999)[:16], torch.zeros(999)[:16], Watch()
+watch.allow(x, y[:8])
+copy[(1,)](x, y, 8, 8)
+for n, start in ((8, 9), (9, 0)):
+    try:
+        copy[(1,)](x, y, n, start)
+    except Exception as error:
+        print(type(error).__name__, "1 elements lie beyond" in str(error))
+"""
+
+
+def test_what_is_read_or_written_beyond_all_tensors_is_refused(tmp_path: Path) -> None:
+    """The last eight elements are read; then one too many is read, and one too many written."""
+    pytest.importorskip("triton")
+    script = tmp_path / "astray.py"
+    script.write_text(ASTRAY, encoding="utf-8")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert done.stdout.splitlines() == ["InterpreterError True"] * 2, done.stderr[-2000:]
+
+
 def test_what_is_written_elsewhere_would_be_seen() -> None:
     """A kernel that writes beside its output, changes an input, writes nothing or soils its workspace."""
     torch = pytest.importorskip("torch")
@@ -176,11 +212,11 @@ def test_what_is_written_elsewhere_would_be_seen() -> None:
         out.as_strided((1,), (1,), out.storage_offset() + 17).fill_(1.0)
         a[0, 0] = 9.0
 
-    wrong, outside, _ = module._launched(op, {}, bad, None, in_place=False)
+    wrong, outside, _ = module._launched(op, {}, bad, None, None, in_place=False)
     assert (wrong, outside) == (0, 2)
-    good = module._launched(op, {}, lambda a, b, out, **_: out.copy_(a.float() @ b.float()), None, in_place=False)
+    good = module._launched(op, {}, lambda a, b, out, **_: out.copy_(a.float() @ b.float()), None, None, in_place=False)
     assert good[:2] == (0, 0)
-    assert module._launched(op, {}, lambda *_, **__: None, None, in_place=False)[0] == 256
+    assert module._launched(op, {}, lambda *_, **__: None, None, None, in_place=False)[0] == 256
     split = next(s for s in derive(gemm(70, 67, 131), H200) if s.name == "split.ptr-ptr.atomic")
     workspace = module._Workspace(generate(gemm(70, 67, 131), Schedule.of(split)))
     assert workspace.dirty() == 0

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.features import COLUMN, extract
+from autosched.features import COLUMN, extract, roofline_us
+from autosched.features.workload import distinct
 from autosched.sketches.builders import (
     contraction,
     conv1d,
@@ -92,11 +93,23 @@ def test_shapes_of_copies(op: Op, image: tuple[int, ...], kernel: tuple[int, ...
         conv2d(2, 3, 32, 32, 64, 3, 3, dilation=2),
         conv2d(2, 3, 32, 32, 64, 3, 3, dynamic=["N"]),
         conv2d_weight_grad(2, 3, 32, 32, 64, 3, 3, 1, 1),
+        conv2d_weight_grad(2, 64, 32, 32, 64, 3, 3, 1, 1, layout="nchw"),
         conv2d_input_grad(2, 3, 32, 32, 64, 3, 3, 2, 1),
         contraction("mk,nk->mn", {"m": 64, "n": 64, "k": 4}),
         gemm(64, 64, 3),
     ],
-    ids=["16 bytes", "no window", "groups", "dilated", "dynamic", "over pixels", "divided", "contraction", "gemm"],
+    ids=[
+        "16 bytes",
+        "no window",
+        "groups",
+        "dilated",
+        "dynamic",
+        "over pixels",
+        "images as channels",
+        "divided",
+        "contraction",
+        "gemm",
+    ],
 )
 def test_what_has_no_window_of_few_channels(op: Op) -> None:
     assert windowed(op) is None
@@ -123,8 +136,8 @@ def test_the_copy_has_zeros_around_and_a_tap_row_is_a_step() -> None:
     generated = generate(FIRST, scheduled(FIRST, name, block_n=128, box_h=4, box_w=16, block_k=32))
     for line in (
         "at1 = at // 920 % 230 - 3",
-        "values = tl.load(x_ptr + at0 * 150528 + at1 * 672 + at2 * 3 + at3, mask=(at1 >= 0) & (at1 < 224) & (at2 >= 0)"
-        " & (at2 < 224) & (at3 < 3), other=0.0)",
+        "values = tl.load(x_ptr + at0 * 150528 + at1 * 672 + at2 * 3 + at3, mask=(at < 6771200) & (at1 >= 0) & "
+        "(at1 < 224) & (at2 >= 0) & (at2 < 224) & (at3 < 3), other=0.0)",
         "x_desc.load([x_N, x_P + ((x_tap)) // 2, (((x_tap)) % 2), x_Q, k0 - x_tap * 32])",
         "TensorDescriptor(x_copy, [32, 115, 2, 112, 32], [211600, 1840, 920, 8, 1], [2, 4, 1, 16, 32])",
         "TensorDescriptor(w_copy, [64, 224], [224, 1], ",
@@ -136,6 +149,15 @@ def test_the_copy_has_zeros_around_and_a_tap_row_is_a_step() -> None:
     assert generated.op_key == FIRST.key()
 
 
+def test_no_element_beyond_an_operand_is_read_for_a_copy() -> None:
+    """The last program reaches beyond the copy; an operand that is one element everywhere has no offset."""
+    source = generate(FIRST, scheduled(FIRST, "window.grid.ptr-tma.direct-ptr")).source
+    loads = [line.strip() for line in source.splitlines() if "values = tl.load" in line]
+    assert ["(at < 6771200)" in load for load in loads] == [True, False]  # 64 x 224 are whole programs
+    one = conv2d(2, 3, 9, 9, 16, 3, 3, 1, 1, strides={"w": (0, 0, 0, 0)})
+    assert "tl.load(w_ptr, mask=" in generate(one, scheduled(one, "window.grid.ptr-tma.direct-ptr")).source
+
+
 def test_kernels_of_a_chain_wait_for_the_one_ahead() -> None:
     name = "window.swap.persistent.tma-image.subtiled-tma"
     source = generate(FIRST, scheduled(FIRST, name, dependent=1)).source
@@ -145,6 +167,10 @@ def test_kernels_of_a_chain_wait_for_the_one_ahead() -> None:
 
 
 def test_features_know_the_copies_and_the_length_of_the_reduction() -> None:
+    """Both copies start a kernel of 2 us; the bytes of both images and of both kernels pass at 0.8 of 4.8 TB/s.
+
+    Of 32 x 112 x 112 x 224 elements that tiles index, the copy of the image has 32 x 230 x 230 x 4.
+    """
     (sketch,) = [s for s in sketches(FIRST) if s.name == "window.grid.ptr-tma.direct-tma"]
     facts = sketch.facts()
     assert (facts["copied_a"], facts["copied_b"], facts["align_a"], facts["align_b"]) == (1, 1, 16, 16)
@@ -152,6 +178,12 @@ def test_features_know_the_copies_and_the_length_of_the_reduction() -> None:
     assert x[COLUMN["log2_k"]] == pytest.approx(np.log2(224), abs=1e-5)
     assert x[COLUMN["log2_m"]] == pytest.approx(np.log2(32 * 112 * 112), abs=1e-5)
     assert np.isfinite(x).all()
+    moved = 2 * (32 * 3 * 224 * 224 + 32 * 230 * 230 * 4 + 64 * 147 + 64 * 224)
+    copies = (2 * 2 + moved / (0.8 * 4.8e6)) / roofline_us(FIRST, H200)
+    assert x[COLUMN["log2_copy_time"]] == pytest.approx(np.log2(1 + copies), abs=1e-4)
+    indexed = 32 * 112 * 112 * 224
+    assert distinct(FIRST, sketch, "x") == pytest.approx(32 * 230 * 230 * 4 / indexed)
+    assert distinct(FIRST, sketch, "w") == 1.0
 
 
 OPS = {

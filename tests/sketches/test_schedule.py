@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autosched.errors import InvalidInputError
-from autosched.sketches.builders import gemm
+from autosched.sketches.builders import conv2d, gemm
 from autosched.sketches.constraints import REASONS, explain_invalid, shared_lower_bound, why_invalid
 from autosched.sketches.knobs import SELDOM, Knob
 from autosched.sketches.op import Op
@@ -97,6 +97,29 @@ def test_reasons_of_knobs_that_seldom_matter() -> None:
     assert reason(maxnreg=168) is None
     assert "maxnreg" in str(reason(maxnreg=128))
     assert reason(maxnreg=128, block_n=64) is None
+
+
+def test_a_plain_load_has_one_cache_option() -> None:
+    """What is copied asynchronously takes both; evict 1 is of the columns' operand, 2 of the rows'."""
+    both = {"cache": 1, "evict": 1}
+    assert reason(**both) is None
+    assert "cache" in str(reason(**both, stages=1))
+    assert reason(cache=1, stages=1) is reason(evict=1, stages=1) is None
+    mixed = SKETCHES["grid.tma-ptr.direct-ptr"]  # boxes have no such options
+    for evict, refused in ((1, True), (2, False)):
+        schedule = Schedule.of(mixed, cache=1, evict=evict, stages=1)
+        assert ("cache" in str(explain_invalid(OP, H200, schedule))) is refused
+    odd = gemm(4096, 4097, 4096)  # rows of b begin at multiples of two bytes
+    plain = derive(odd, H200)[0]
+    assert "cache" in str(explain_invalid(odd, H200, Schedule.of(plain, **both)))
+    assert explain_invalid(odd, H200, Schedule.of(plain, cache=1, evict=2)) is None
+
+
+def test_a_box_that_is_stored_turned_is_as_wide_as_its_rows() -> None:
+    op = conv2d(1, 16, 9, 16, 16, 3, 3, 1, 1, groups=16, layout="nchw")
+    sketch = next(s for s in derive(op, H200) if s.name == "grid.ptr-ptr.channel.direct-tma")
+    assert explain_invalid(op, H200, Schedule.of(sketch, block_m=8, block_n=16)) is None
+    assert "narrower" in str(explain_invalid(op, H200, Schedule.of(sketch, block_m=4, block_n=16)))
 
 
 def test_pieces_have_the_bounds_of_their_narrowest() -> None:
