@@ -215,6 +215,10 @@ def test_shipped_tables_are_whole(tables_that_ship: ReplayMeasurer) -> None:
         assert len(tables_that_ship.measure(op, [best[0]])[0].samples_us) >= 36, "the best of a table is re-timed"
 
 
+#: Beginnings of sketches whose source was mended after they were recorded: their copies read beyond the operand.
+MENDED = ("window.",)
+
+
 def test_shipped_rows_are_those_of_todays_source(tables_that_ship: ReplayMeasurer) -> None:
     """A share of the rows: a change of the generator that touches recorded source has to be known."""
 
@@ -222,9 +226,12 @@ def test_shipped_rows_are_those_of_todays_source(tables_that_ship: ReplayMeasure
         op = build(record.op)
         return generate(op, Schedule.from_json(record.schedule, derive(op, tables_that_ship.target))).source_hash
 
-    found = stale([r for r in tables_that_ship.records if r.measurement.ok][::101], hash_of)
+    rows = [r for r in tables_that_ship.records if r.measurement.ok]
+    found = stale([r for r in rows if not str(r.schedule["sketch"]).startswith(MENDED)][::101], hash_of)
     assert found.checked >= 40
     assert (found.stale, found.unhashed) == (0, 0)
+    mended = stale([r for r in rows if str(r.schedule["sketch"]).startswith(MENDED)][::101], hash_of)
+    assert mended.stale == mended.checked > 0  # or the list says too much
 
 
 @pytest.mark.parametrize("strategy", ["annealing", "random"])
