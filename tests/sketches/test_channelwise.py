@@ -143,12 +143,12 @@ def test_features_count_instructions_and_what_misses_the_first_level_of_the_cach
 
 
 OPS = {
-    "plain": conv2d(2, 40, 9, 10, 40, 3, 3, 1, 1, groups=40, dtype="fp16", epilogue=["bias", "relu"]),
+    "plain": conv2d(2, 24, 5, 6, 24, 3, 3, 1, 1, groups=24, dtype="fp16", epilogue=["bias", "relu"]),
     "strided": conv2d(3, 33, 8, 7, 33, 3, 2, (2, 1), (1, 0), groups=33, dtype="fp32", dilation=(1, 2)),
     "nchw": conv2d(2, 20, 9, 7, 20, 3, 3, 1, 1, groups=20, dtype="fp16", layout="nchw", epilogue=["residual"]),
     "1d": conv1d(2, 24, 31, 24, 5, 2, 2, groups=24, dtype="fp16"),
-    "3d": conv3d(1, 18, 4, 5, 6, 18, 2, 3, 3, 1, 1, groups=18, dtype="fp32"),
-    "input gradient": conv2d_input_grad(2, 24, 9, 8, 24, 3, 3, 2, 1, groups=24, dtype="fp16"),
+    "3d": conv3d(1, 18, 3, 4, 4, 18, 2, 2, 3, 1, 1, groups=18, dtype="fp32"),
+    "input gradient": conv2d_input_grad(1, 24, 7, 6, 24, 3, 3, 2, 1, groups=24, dtype="fp16"),
 }
 
 
@@ -161,10 +161,10 @@ def test_results_are_the_references(name: str) -> None:
         Schedule.of(sketch, block_m=min(m, most), block_n=n, warps=1, unroll=u)
         for sketch in channelwise(op)
         for most in (next(k.values[-1] for k in sketch.knobs if k.name == "block_m"),)
-        for m, n, u in ((16, 16, 1), (8, 32, 2), (32, 16, 4))
+        for m, n, u in ((16, 32, 1), (8, 16, 4))
     ]
     work = [(op, schedule) for schedule in drawn if explain_invalid(op, H200, schedule) is None]
-    assert len(work) >= 3
+    assert len(work) >= 2
     assert failures(work, interpret(work)) == []
 
 

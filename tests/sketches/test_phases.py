@@ -81,9 +81,9 @@ def test_a_phase_of_the_gradient_is_boxes_of_an_image() -> None:
 
 
 OPS = {
-    "stride 2": conv2d_input_grad(2, 16, 8, 10, 24, 3, 3, 2, 1, dtype="fp16"),
+    "stride 2": conv2d_input_grad(1, 16, 6, 8, 24, 3, 3, 2, 1, dtype="fp16"),
     "uneven strides": conv2d_input_grad(1, 17, 6, 9, 8, 5, 2, (2, 3), 1, dtype="fp32"),
-    "transposed": conv_transpose2d(2, 16, 3, 4, 16, 4, 4, 2, 1, dtype="fp16", epilogue=["bias", "relu"]),
+    "transposed": conv_transpose2d(1, 16, 3, 3, 16, 4, 4, 2, 1, dtype="fp16", epilogue=["bias", "relu"]),
     "groups": conv2d_input_grad(1, 32, 6, 6, 32, 3, 3, 2, 1, groups=2, dtype="fp16"),
 }
 

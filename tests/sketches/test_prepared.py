@@ -187,13 +187,23 @@ def test_features_know_the_copies_and_the_length_of_the_reduction() -> None:
 
 
 OPS = {
-    "stride 2": conv2d(2, 3, 15, 18, 24, 7, 7, 2, 3, dtype="fp16", epilogue=["bias", "relu"]),
-    "stride 1": conv2d(2, 3, 9, 10, 24, 3, 3, 1, 1, dtype="fp16"),
-    "one channel, fp32": conv2d(2, 1, 12, 11, 16, 5, 4, 1, (2, 1), dtype="fp32", epilogue=["residual"]),
+    "stride 2": conv2d(1, 3, 11, 16, 24, 5, 7, 2, 3, dtype="fp16", epilogue=["bias", "relu"]),
+    "one channel, fp32": conv2d(2, 1, 9, 8, 16, 3, 4, 1, (2, 1), dtype="fp32", epilogue=["residual"]),
     "nchw": conv2d(2, 5, 9, 13, 16, 3, 3, 3, 1, dtype="fp16", layout="nchw", epilogue=["bias"]),
     "1d": conv1d(2, 4, 41, 24, 9, 4, 2, dtype="fp16"),
-    "3d": conv3d(1, 3, 4, 6, 8, 16, 2, 3, 3, 1, 1, dtype="fp32"),
+    "3d": conv3d(1, 3, 3, 4, 6, 16, 2, 2, 3, 1, 1, dtype="fp32"),
 }
+
+
+#: A sketch for each kind of work, load and store.
+CHECKED = (
+    "grid.ptr-ptr.direct-ptr",
+    "split.ptr-tma.atomic",
+    "swap.grid.tma-image.direct-tma",
+    "swap.persistent.tma-ptr.subtiled-ptr",
+    "swap.split.ptr-image.workspace",
+    "swap.stream.ptr-image.atomic",
+)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -201,14 +211,14 @@ def test_results_are_the_references(name: str) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     op, work = OPS[name], []
-    for i, sketch in enumerate(sketches(op)):
-        if i % 3 and "image" not in sketch.name:
+    for sketch in sketches(op):
+        if sketch.name.removeprefix("window.") not in CHECKED:
             continue
         knobs = {"block_m": 16, "block_n": 32, "block_k": 16, "box_h": 2, "box_w": 4, "split_k": 2, "warps": 4}
         schedule = scheduled(op, sketch.name, **{k: v for k, v in knobs.items() if _has(sketch, k, v)})
         if explain_invalid(op, H200, schedule) is None:
             work.append((op, schedule))
-    assert len(work) >= 6
+    assert len(work) >= 2
     assert failures(work, interpret(work)) == []
 
 
