@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from autosched.sketches.op import Op, Operand
-    from autosched.sketches.prepared import PaddedCopy
     from autosched.sketches.sketch import Sketch
 
 
@@ -37,21 +36,16 @@ def distinct(op: Op, sketch: Sketch, name: str) -> float:
     view = sketch.view
     seen = view.over(op)
     operand = seen.operand(name)
-    if name not in view.copied and all(expr.merged(seen.extents) for expr in operand.index):
+    if name not in view.copies and all(expr.merged(seen.extents) for expr in operand.index):
         return 1.0
-    elements = prod(_copies(sketch)[name].shape) if name in view.copied else seen.read_elements(operand)
+    elements = prod(view.copies[name].shape) if name in view.copies else seen.read_elements(operand)
     return elements / prod(view.extent(g) for g in ("batch", "m", "n", "k") if _indexes(sketch, operand, g))
 
 
 def prepared_bytes(op: Op, sketch: Sketch) -> float:
     """Bytes that are read and written for the padded copies that a sketch is over; 0 without any."""
-    pairs = [(op.operand(name), copy) for name, copy in _copies(sketch).items()]
+    pairs = [(op.operand(name), copy) for name, copy in sketch.view.copies.items()]
     return float(sum((op.read_elements(o) + prod(copy.shape)) * o.dtype.bytes for o, copy in pairs))
-
-
-def _copies(sketch: Sketch) -> dict[str, PaddedCopy]:
-    prepared = sketch.view.prepared
-    return {copy.operand: copy for copy in prepared.copies} if prepared else {}
 
 
 def _indexes(sketch: Sketch, operand: Operand, group: str) -> bool:

@@ -324,7 +324,7 @@ class Op:
 
     def _tensor_key(self, o: Operand) -> str:
         index = "".join(_affine_key(expr) for expr in o.index)
-        dense = _dense_strides(o.shape)
+        dense = dense_strides(o.shape)
         strides = "" if o.strides == dense else "@" + "x".join(map(str, o.strides))
         sizes = [prod(self.extents[name] for name in expr.merged(self.extents)) for expr in o.index]
         covered = all(expr.merged(self.extents) for expr in o.index) and sizes == list(o.shape)
@@ -340,7 +340,8 @@ def _affine_key(expr: Affine) -> str:
     return f"({body})" + (f"/{expr.divisor}" if expr.divisor > 1 else "")
 
 
-def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours along each dimension of a tensor without gaps, outermost first."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 

@@ -17,12 +17,14 @@ def phased(op: Op) -> Prepared | None:
     ``h' - r'``, the same for all phases: these become columns beside the channels. Taps that a phase does not have lie
     outside the kernel and count as zero. It takes a number of indices that the stride divides.
     """
-    product = op.products[0]
+    if len(op.products) != 1:
+        return None
+    (product,) = op.products
     found = op
     for name in (product.left, product.right):
-        for place in range(len(op.operand(name).index)):
-            if op.operand(name).index[place].divisor > 1:
-                changed = _split(found, name, place) if len(op.products) == 1 else None
+        for place, expr in enumerate(op.operand(name).index):
+            if expr.divisor > 1:
+                changed = _split(found, name, place)
                 if changed is None:
                     return None
                 found = changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from autosched.sketches.op import Affine, Axis, Op, Operand
+from autosched.sketches.op import Affine, Axis, Op, Operand, dense_strides
 
 #: Bytes of the longest load, and what every stride of a descriptor is a multiple of.
 WIDEST = 16
@@ -32,7 +32,7 @@ class PaddedCopy:
     @property
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours along each dimension of the copy."""
-        return tuple(prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+        return dense_strides(self.shape)
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,6 @@ class Prepared:
     tag: str
     op: Op
     copies: tuple[PaddedCopy, ...]
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The operands that are copied."""
-        return frozenset(copy.operand for copy in self.copies)
 
 
 @dataclass(frozen=True, slots=True)

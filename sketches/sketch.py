@@ -57,8 +57,8 @@ class Sketch:
             **self.work.facts(),
             "tma_a": first.tma,
             "tma_b": last.tma,
-            "copied_a": int(first.copied or first.operand in self.view.copied),
-            "copied_b": int(last.copied or last.operand in self.view.copied),
+            "copied_a": int(first.copied or first.operand in self.view.copies),
+            "copied_b": int(last.copied or last.operand in self.view.copies),
             "summed": self.combine.summed,
             "swapped": int(self.view.swapped),
             "channelwise": int(self.view.channelwise),
@@ -72,7 +72,7 @@ class Sketch:
         op = self.view.over(op)
         nodes = (self.combine, self.work, *self.loads, self.finish)
         knobs = {k.name: k for node in nodes for k in node.knobs(op, self.view)}
-        if self.view.copied:
+        if self.view.copies:
             knobs["dependent"] = Knob("dependent", (0, 1))
         left, right = (op.operand(side(op.products[0])) for side in (self.view.left, self.view.right))
         copied = {load.operand for load in self.loads if load.copied}  # a copy is aligned, its reduction innermost

@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import gcd, prod
 
 from autosched.sketches.op import Axis, Op, Operand, Product
-from autosched.sketches.prepared import Prepared
+from autosched.sketches.prepared import PaddedCopy, Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class MatrixView:
         swapped: Whether the rows are the right operand's: the transpose of the product as it is written.
         guards: Operands whose indices may lie outside, each with the axes that tell whether they do.
         channelwise: Whether the columns are the matrices of a batch that has one column each: rows differ by column.
+        in_runs: Whether rows stand among these columns too, so that a tile is some runs of memory.
         prepared: The op written otherwise that it is a view of, if it is not one of the op itself.
     """
 
@@ -65,6 +66,7 @@ class MatrixView:
     swapped: bool = False
     guards: tuple[tuple[str, tuple[str, ...]], ...] = ()
     channelwise: bool = False
+    in_runs: bool = False
     prepared: Prepared | None = None
 
     def transposed(self) -> MatrixView:
@@ -72,14 +74,9 @@ class MatrixView:
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
     @property
-    def in_runs(self) -> bool:
-        """Whether rows stand beside columns that have rows of their own, so that a tile is some runs of memory."""
-        return self.channelwise and len(self.n) > 1
-
-    @property
-    def copied(self) -> frozenset[str]:
-        """Operands in whose place copies are read."""
-        return self.prepared.names if self.prepared else frozenset()
+    def copies(self) -> dict[str, PaddedCopy]:
+        """The padded copies that are read in place of operands, by operand."""
+        return {copy.operand: copy for copy in self.prepared.copies} if self.prepared else {}
 
     def over(self, op: Op) -> Op:
         """What it is a view of: ``op``, or that written otherwise."""
@@ -132,7 +129,7 @@ class MatrixView:
             f"{name}={'.'.join(a.name for a in axes) or '1'}" for name, axes in groups if axes or name != "batch"
         )
         text += ", each column by itself" if self.channelwise else ""
-        text += f", over copies of {' and '.join(sorted(self.copied))}" if self.copied else ""
+        text += f", over copies of {' and '.join(sorted(self.copies))}" if self.copies else ""
         return text + (", rows from the right operand" if self.swapped else "")
 
     def row_alignment(self, tensor: Operand) -> int:
@@ -193,7 +190,7 @@ def _channelwise(op: Op, view: MatrixView) -> tuple[MatrixView, ...]:
         return ()
     found = MatrixView((), view.m, view.batch, view.k, guards=view.guards, channelwise=True)
     *rows, inner = view.m
-    run = MatrixView((), tuple(rows), (inner, *view.batch), view.k, guards=view.guards, channelwise=True)
+    run = replace(found, m=tuple(rows), n=(inner, *view.batch), in_runs=True)
     whole = view.batch[-1].stride(left) == 1 and len(run.walk("n", op.output.name)) == 1
     return (found, run) if whole and run.extent("m") > 1 and not inner.dynamic else (found,)
 

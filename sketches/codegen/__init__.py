@@ -64,7 +64,7 @@ def generate(op: Op, schedule: Schedule) -> Generated:
     main.maxnreg = knobs["maxnreg"]
     main.boxed = next((node.boxed for node in sketch.loads if node.boxed), ())
     after: list[Kernel] = []
-    for made in sketch.view.prepared.copies if sketch.view.prepared else ():
+    for made in sketch.view.copies.values():
         copy.emit_padded(main, op, made)
 
     def reduction(begin: str, end: str) -> None:

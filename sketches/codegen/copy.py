@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from autosched.sketches.box import LINE
@@ -69,7 +69,7 @@ def emit_padded(k: Kernel, op: Op, made: PaddedCopy) -> None:
     tensor, count = op.operand(made.operand), prod(made.shape)
     name = f"{tensor.name}_copy"
     k.regions.append(Region(name, str(count), count, tensor.dtype.bytes, zeroed=False))
-    copy = Kernel(f"copy_{tensor.name}", op, k.view, {})
+    copy = Kernel(f"copy_{tensor.name}", op, replace(k.view, prepared=None), {})  # it reads the operand itself
     block = copy.const("BLOCK", min(RUN, power(count)))
     copy.line(f"at = tl.program_id(0) * {block} + tl.arange(0, {block})")
     offsets, inside = [], []
@@ -80,8 +80,7 @@ def emit_padded(k: Kernel, op: Op, made: PaddedCopy) -> None:
         inside += [f"(at{i} >= 0)"] if first < 0 else []
         inside += [f"(at{i} < {tensor.shape[dim]})"] if first + made.shape[i] > tensor.shape[dim] else []
     copy.params["copy_ptr"] = Param("copy_ptr", f"*{tensor.dtype.triton}", name)
-    source = f"{tensor.name}_ptr"  # not what the view has: that is the copy
-    copy.params[source] = Param(source, f"*{tensor.dtype.triton}", tensor.name)
+    source = copy.pointer(tensor)
     last = [f"(at < {count})"] if count % copy.constants["BLOCK"] else []
     copy.line(f"values = {load(' + '.join(filter(None, (source, *offsets))), ' & '.join([*last, *inside]))}")
     copy.line(store("copy_ptr + at", "values", "".join(last)))
@@ -120,9 +119,8 @@ def _kernel(k: Kernel, tensor: Operand, group: str, made: Copy, count: int) -> K
         copy.line(f"tile_row = tl.program_id(0) // {tiles_k}")
     copy.line(f"rows = tile_row * {row_block} + tl.arange(0, {row_block})")
     copy.line(f"steps = tile_k * {step_block} + tl.arange(0, {step_block})")
-    bounds = copy.bounds([(group, "rows", rows, "[:, None]"), ("k", "steps", steps, "[None, :]")])
-    if made.padded > made.length and made.length % steps == 0:  # the last tile is padding alone
-        bounds = " & ".join(filter(None, (bounds, f"(steps < {made.length})[None, :]")))
+    covered = -(-made.padded // steps) * steps  # by tiles of steps, of which the last may be padding alone
+    bounds = copy.bounds([(group, "rows", rows, "[:, None]"), ("k", "steps", covered, "[None, :]")])
     source = f"{copy.pointer(tensor)}{copy.batch_offset(tensor)}"
     for name, index, axis in ((group, "rows", "[:, None]"), ("k", "steps", "[None, :]")):
         offset = copy.offset(tensor, name, index)

@@ -250,7 +250,7 @@ class Kernel:
 
     def host(self, tensor: Operand) -> str:
         """The launcher's variable that holds ``tensor``, or the copy that is read in its place."""
-        return tensor.name + ("_copy" if tensor.name in self.view.copied else "")
+        return tensor.name + ("_copy" if tensor.name in self.view.copies else "")
 
     def descriptor(self, name: str, tensor: Operand, box: Box) -> str:
         """Declares a descriptor of ``tensor``'s element type as an argument."""

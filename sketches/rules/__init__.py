@@ -16,7 +16,6 @@ from autosched.sketches.rules.view import MatrixViewRule, OperandSideRule, Phase
 from autosched.sketches.schedule import Schedule
 from autosched.sketches.sketch import Sketch, Step
 from autosched.sketches.target import Target
-from autosched.sketches.view import MatrixView
 
 RULES: tuple[Rule, ...] = (
     MatrixViewRule(),
@@ -64,9 +63,11 @@ def derive(op: Op, target: Target, rules: tuple[Rule, ...] = RULES) -> tuple[Ske
 
 def _computed(op: Op, state: State) -> Op:
     """What a state computes: the op, or the same written otherwise."""
-    if isinstance(state, Op | Prepared):
-        return state if isinstance(state, Op) else state.op
-    return (state if isinstance(state, MatrixView) else state.view).over(op)
+    if isinstance(state, Op):
+        return state
+    if isinstance(state, Prepared):
+        return state.op
+    return (state.view if isinstance(state, Sketch) else state).over(op)
 
 
 def default_schedule(op: Op, target: Target, sketches: tuple[Sketch, ...]) -> Schedule:

@@ -91,7 +91,7 @@ class CopyRule:
             return
         if isinstance(state.finish, AtomicFinish) and any(state.view.is_dynamic(g) for g in ("m", "n")):
             return  # the zeros would begin or end elsewhere at another size, and copies lie beside them
-        if op.ragged is not None or state.view.copied:
+        if op.ragged is not None or state.view.copies:
             return  # a copy has the same rows for each matrix of a batch, and none is copied again
         for side in _sides(state):
             if not all(isinstance(load, PointerLoad) and _needs_copy(op, state.view, load) for load in side):

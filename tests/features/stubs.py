@@ -11,6 +11,7 @@ from autosched.features import FEATURES, extract
 from autosched.features.structure import SKETCH
 from autosched.sketches.knobs import KNOB_NAMES
 from autosched.sketches.op import Op
+from autosched.sketches.prepared import PaddedCopy
 from autosched.sketches.schedule import ScheduleBatch
 from autosched.sketches.target import PRESETS, Target
 
@@ -29,8 +30,7 @@ class View:
     def extent(self, role: str) -> int:
         return int(getattr(self, role))
 
-    prepared: ClassVar[None] = None
-    copied: ClassVar[frozenset[str]] = frozenset()
+    copies: ClassVar[dict[str, PaddedCopy]] = {}
 
     def over(self, op: Op) -> Op:
         return op

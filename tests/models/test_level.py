@@ -52,7 +52,7 @@ def test_weights_are_those_of_the_distance_and_as_large_as_the_workload_up_to_a_
 def test_distances_are_not_learnt_from_the_size_of_the_workload() -> None:
     columns = schedule_columns(np.arange(len(FEATURES), dtype=np.float32)[None])[0]
     assert len(columns) == len(FEATURES) - len(SIZE_FEATURES)
-    assert not {FEATURES[int(i)].name for i in columns} & {*SIZE_FEATURES}
+    assert not {FEATURES[int(i)].name for i in columns} & set(SIZE_FEATURES)
 
 
 def test_parts_hold_out_spaces_or_rows_or_nothing() -> None:

@@ -17,6 +17,7 @@ from autosched.sketches.codegen import Generated, generate
 from autosched.sketches.op import Op
 from autosched.sketches.rules import derive
 from autosched.sketches.schedule import Schedule
+from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import PRESETS
 
 TARGET = PRESETS["H200"]
@@ -45,6 +46,12 @@ def scheduled(op: Op, name: str, **knobs: int) -> Schedule:
     sketch = next(s for s in derive(op, TARGET) if s.name == name)
     domain = {k.name for k in sketch.knobs}
     return Schedule.of(sketch, **{k: v for k, v in knobs.items() if k in domain})
+
+
+def fitting(sketch: Sketch, **knobs: int) -> Schedule:
+    """The sketch's schedule with those of the values that it may have."""
+    domains = {k.name: k.values for k in sketch.knobs}
+    return Schedule.of(sketch, **{k: v for k, v in knobs.items() if v in domains.get(k, ())})
 
 
 def compile_all(pool: CompilePool, work: Sequence[tuple[Op, Schedule]]) -> list[Compiled]:

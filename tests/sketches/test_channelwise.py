@@ -94,6 +94,11 @@ def test_rows_of_pixels_are_runs_where_the_output_has_no_gap() -> None:
         assert not any(s.view.in_runs for s in channelwise(op))
 
 
+def test_several_axes_of_matrices_are_columns_and_no_runs() -> None:
+    op = contraction("gkmh,hkg->gmh", {"g": 8, "m": 16, "h": 12, "k": 6})
+    assert [(s.name, [a.name for a in s.view.n]) for s in channelwise(op)] == [(NAME, ["g", "h"])]
+
+
 def test_short_loops_may_be_unrolled_as_a_whole() -> None:
     for op, values in ((DEPTHWISE, (1, 2, 4, 9)), (conv2d(2, 16, 32, 32, 16, 7, 7, 1, 3, groups=16), (1, 2, 4))):
         assert {k.values for s in channelwise(op) for k in s.knobs if k.name == "unroll"} == {values}

@@ -45,7 +45,8 @@ def test_rows_are_padded_to_cache_lines(op: Op, padded: int, elements: int) -> N
 def test_tiles_of_padding_alone_read_nothing() -> None:
     """Tiles of 32 steps divide a reduction of 32, and one more of them is padding: what it would read is no row's."""
     short = generated(gemm(64, 64, 32, dtype="fp16", strides={"a": (33, 1)}), "grid.copy-ptr.direct-ptr").source
-    assert "mask=(steps < 32)[None, :], other=0.0)" in short
+    assert "K: tl.constexpr = 32" in short
+    assert "mask=(steps < K)[None, :], other=0.0)" in short
     whole = generated(gemm(128, 65, 64, strides={"a": (73, 1)}), "grid.copy-ptr.direct-ptr").source
     assert "steps <" not in whole
 

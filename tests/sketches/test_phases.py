@@ -12,7 +12,7 @@ from autosched.sketches.phases import phased
 from autosched.sketches.rules import derive
 from autosched.sketches.sketch import Sketch
 from autosched.sketches.target import PRESETS
-from tests.sketches.compiled import scheduled
+from tests.sketches.compiled import fitting, scheduled
 from tests.sketches.interpret import failures, interpret
 
 H200 = PRESETS["H200"]
@@ -94,9 +94,7 @@ def test_results_are_the_references(name: str) -> None:
     pytest.importorskip("triton")
     op, work = OPS[name], []
     for sketch in sketches(op):
-        wanted = {"block_m": 16, "block_n": 16, "block_k": 16, "box_h": 2, "box_w": 4, "split_k": 2, "warps": 4}
-        held = {k.name: k.values for k in sketch.knobs}
-        schedule = scheduled(op, sketch.name, **{k: v for k, v in wanted.items() if v in held.get(k, ())})
+        schedule = fitting(sketch, block_m=16, block_n=16, block_k=16, box_h=2, box_w=4, split_k=2, warps=4)
         if explain_invalid(op, H200, schedule) is None:
             work.append((op, schedule))
     assert len(work) >= 4
